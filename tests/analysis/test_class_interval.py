@@ -99,11 +99,6 @@ def test_equal_classes_with_the_gallery_as_given_are_a_paired_t_test() -> None:
     assert (found.difference, found.needed) == pytest.approx((differences.mean(), half))
 
 
-def test_class_sums_are_in_the_order_of_the_labels() -> None:
-    scores = torch.tensor([0.5, 1.0, 0.25, float("nan")])  # the last has no match
-    assert class_sums(scores, torch.tensor([7, 2, 7, 9])) == [[1.0, 1], [0.75, 2]]
-
-
 ANSWERS = [
     ([0.1, 0.11, 0.12, 0.1, 0.1, 0.1, 0.12, 0.11, 0.1, 0.1], "A is better than B by 10.6 points MAP@R [10.0, 11.2]"),
     ([-0.1, -0.11, -0.12, -0.1, -0.1, -0.1, -0.12, -0.11, -0.1, -0.1], "B is better than A by 10.6 points MAP@R [10.0"),

@@ -21,17 +21,6 @@ def test_half_width_from_the_table_of_students_t() -> None:
     assert t_interval([float(i) for i in range(10)]) == pytest.approx(2.262 * (82.5 / 9 / 10) ** 0.5, abs=1e-3)
 
 
-def test_paired_comparison_by_hand() -> None:
-    # The runs differ by 1, 2 and 3 once the folds are averaged: mean 2, s = 1, t = 2√3. With 2 degrees of freedom
-    # p = 1 - t / √(2 + t²) and the table's t(0.975, 2) is 4.303.
-    second = np.array([[10.0, 20.0], [11.0, 25.0], [9.0, 21.0]])
-    first = second + np.array([[1.5, 0.5], [0.0, 4.0], [3.0, 3.0]])
-    found = paired_comparison(first, second)
-    assert found.difference == pytest.approx(2)
-    assert found.p == pytest.approx(1 - (12 / 14) ** 0.5)
-    assert (found.low, found.high) == (pytest.approx(2 - 2.484, abs=5e-4), pytest.approx(2 + 2.484, abs=5e-4))
-
-
 @pytest.mark.parametrize("folds", [1, 4])
 def test_paired_comparison_of_many_studies_is_scipys(folds: int) -> None:
     first, second = np.random.default_rng(3).random((2, 50, 7, folds))
@@ -44,28 +33,6 @@ def test_paired_comparison_of_many_studies_is_scipys(folds: int) -> None:
     np.testing.assert_array_equal(found.p < 0.05, (found.low > 0) | (found.high < 0))
 
 
-def test_a_single_run_without_randomness_is_compared_with_all() -> None:
-    scores, fixed = np.random.default_rng(4).random((6, 2)), np.array([[0.4, 0.6]])
-    expected = ttest_1samp(scores.mean(axis=-1), 0.5)
-    assert paired_comparison(scores, fixed).p == pytest.approx(expected.pvalue)
-    with pytest.raises(ValueError, match="cannot be paired"):
-        paired_comparison(scores, np.zeros((5, 2)))
-    with pytest.raises(ValueError, match="cannot be paired"):
-        paired_comparison(scores, np.zeros((6, 1)))
-
-
-def test_differences_that_do_not_vary_give_neither_interval_nor_p() -> None:
-    second = np.array([[0.3], [0.4], [0.5]])
-    for added in (0.0, 0.1):  # 0.1 is not exact: the differences vary in their last bit
-        found = paired_comparison(second + added, second)
-        assert found.difference == pytest.approx(added)
-        assert np.isnan([found.low, found.high, found.p]).all()
-    assert paired_comparison(second, second[::-1]).p == 1
-    two = paired_comparison(second[:2], second[[1, 1]])  # runs are too few
-    assert two.difference == pytest.approx(-0.05)
-    assert np.isnan([two.low, two.high, two.p]).all()
-
-
 def test_holm_by_hand() -> None:
     # Sorted and times 4, 3, 2, 1: 0.02, 0.03, 0.06, 0.04; the last may not fall below the one before.
     assert holm(np.array([0.01, 0.04, 0.03, 0.005])) == pytest.approx([0.03, 0.06, 0.06, 0.02])
@@ -73,11 +40,6 @@ def test_holm_by_hand() -> None:
     assert holm(np.array([])).shape == (0,)
     # What could not be tested still counts: times 3 and 2.
     np.testing.assert_allclose(holm(np.array([0.01, np.nan, 0.03])), [0.03, np.nan, 0.06])
-
-
-def test_holm_of_many_studies_is_that_of_each() -> None:
-    p = np.random.default_rng(5).random((20, 6)) ** 3
-    np.testing.assert_array_equal(holm(p), [holm(one) for one in p])
 
 
 FOLDS = 3
@@ -114,17 +76,6 @@ def test_pairs_are_tested_over_the_means_of_their_runs(scores: dict[str, np.ndar
     assert {(c.n, c.family) for c in found} == {(5, 3)}
     assert [c.p_holm for c in found] == pytest.approx(multipletests([c.p for c in found], method="holm")[1])
     assert [c.shown for c in found] == [c.p_holm < 0.05 for c in found]
-
-
-def test_concatenated_scores_are_one_a_run(scores: dict[str, np.ndarray]) -> None:
-    rows = [
-        ResultRow(m, "test", None, run, None, "concatenated", "precision_at_1", float(values[run, 0]))
-        for m, values in scores.items()
-        for run in range(5)
-    ]
-    found = by_names(compare_all(rows, list(scores), "precision_at_1", "concatenated"))["a", "c"]
-    assert found.p == pytest.approx(ttest_rel(scores["a"][:, 0], scores["c"][:, 0]).pvalue)
-    assert compare_all(rows, list(scores)) == [], "of another metric"
 
 
 def test_concatenated_embeddings_are_compared_with_one_pca_where_there_is_one() -> None:

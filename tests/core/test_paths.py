@@ -5,15 +5,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 from own_images import image_options, own_images
 from refused import refused
 
 from levelfield.core.errors import UserError
 from levelfield.core.paths import cache_root, is_place, moved, strip_paths
-from levelfield.losses import ArcFaceLoss
-from levelfield.models import TimmTrunk
-from levelfield.training.learner import MetricLearner
 
 
 @pytest.mark.parametrize(
@@ -74,12 +70,6 @@ def test_a_studys_files_name_no_folder(finished: Path) -> None:
     files = [path for path in finished.rglob("*") if path.is_file() and "locks" not in path.parts]
     assert any(path.name == "best.ckpt" for path in files)
     assert [path for path in files if str(finished).encode() in path.read_bytes()] == []
-
-
-def test_the_file_of_the_trunks_weights_is_told_by_its_name(tmp_path):
-    torch.save(TimmTrunk("test_resnet", weights=None).model.state_dict(), tmp_path / "mine.pth")
-    learner = MetricLearner(TimmTrunk("test_resnet", weights=str(tmp_path / "mine.pth")), loss=ArcFaceLoss)
-    assert learner.hparams["trunk"]["init_args"]["weights"] == "mine.pth"
 
 
 def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:

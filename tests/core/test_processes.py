@@ -2,7 +2,6 @@
 
 import json
 import os
-import platform
 import signal
 import subprocess
 import sys
@@ -14,7 +13,7 @@ import pytest
 import yaml
 from toy_study import TOY
 
-from levelfield.core.processes import SIGNALS, interrupt_at_signals, is_running, was_interrupted
+from levelfield.core.processes import SIGNALS, interrupt_at_signals, is_running
 
 CODE = """
 import sys
@@ -98,34 +97,6 @@ def test_a_study_and_its_workers_find_own_and_installed_losses_and_none_of_the_p
     assert not (tmp_path / "planted").exists()
 
 
-STEPS = """
-import resource, sys
-from levelfield.core.processes import keep_freed_memory
-if sys.argv[1] == "kept":
-    keep_freed_memory()
-import numpy
-def pages():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for step in range(14):
-    if step == 4:
-        before = pages()
-    tensors = [numpy.full((12, 1 << 20), step, "float32") for _ in range(3)]  # 48 MB each
-    del tensors
-print(pages() - before)
-"""
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another allocator")
-def test_later_steps_ask_the_system_for_no_pages() -> None:
-    plain, kept = (
-        int(subprocess.run([sys.executable, "-c", STEPS, how], check=True, capture_output=True, text=True).stdout)
-        for how in ("plain", "kept")
-    )
-    blocks = 10 * 3 * 48 // 2
-    assert plain > blocks / 2  # of 2 MB, the largest pages; else this machine's malloc keeps them anyway
-    assert kept < plain / 5
-
-
 @pytest.fixture
 def handlers() -> Iterator[None]:
     """Those of before come back."""
@@ -140,10 +111,3 @@ def test_a_signal_of_a_cluster_is_as_ctrl_c(number: signal.Signals, handlers: No
     interrupt_at_signals()
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(number)
-
-
-def test_an_error_of_the_clean_up_after_ctrl_c_is_known() -> None:
-    error = RuntimeError("no loader")
-    error.__context__ = KeyboardInterrupt()
-    assert was_interrupted(error)
-    assert not was_interrupted(RuntimeError("no loader"))

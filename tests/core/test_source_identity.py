@@ -1,7 +1,6 @@
 """A row's source is the files of its classes: an edit there changes it, an edit elsewhere does not."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -12,7 +11,6 @@ import pytest
 import levelfield
 from levelfield.core import source_identity
 from levelfield.core.source_identity import sources
-from levelfield.core.versions import code_version
 
 LOSSES = '''"""Two losses."""
 
@@ -79,11 +77,8 @@ def test_a_class_is_made_of_the_files_that_it_reaches(own: Path) -> None:
     ("file", "old", "new", "stale"),
     [
         ("my_losses.py", "  # a comment", "  # another", []),
-        ("my_losses.py", '"""The first."""', '"""The one before the second."""', []),
         ("my_losses.py", "SCALE = 3", "# three\n\n\nSCALE = 3  # times", []),
         ("my_losses.py", "SCALE = 3", "SCALE = 4", ["First", "Second"]),
-        ("my_losses.py", "            return x\n", "            return -x\n", ["First", "Second"]),
-        ("my_losses.py", "        def", "       def", ["First", "Second"]),
         ("my_losses.py", "import math\n", "import my_other\n", ["First", "Second"]),
         ("my_parts/distances.py", "x * x", "x ** 2", ["First", "Second"]),
         ("my_other.py", "Not changed, # this.", "Changed.\n", []),
@@ -128,22 +123,17 @@ def clone(tmp_path: Path) -> Path:
 # trunk and data only, as in `StudySpec.class_settings`.
 EDITS = [
     ("losses/contrastive.py", "class ContrastiveLoss", "# mine\nclass ContrastiveLoss", ""),
-    ("losses/pairs.py", "class PairLoss", "# another\n\n\nclass PairLoss", ""),
     ("losses/pairs.py", "class PairLoss", "class Mine:\n    pass\n\n\nclass PairLoss", "pairs"),
     ("losses/mine.py", "", "class MyLoss:\n    pass\n", ""),
     ("data/datasets/mine.py", "", "class MySet:\n    pass\n", ""),
     ("metrics/definitions.py", "import", "import os\nimport", ""),
     ("data/transforms.py", "v2.RandomCrop(self.crop_size)", "v2.RandomCrop(self.crop_size, padding=4)", "all"),
-    ("data/transforms.py", "torch.rand(1).item() < 0.5", "torch.rand(1).item() < 0.9", "all"),
     ("data/loaders.py", '("sample", self.seed', '("view", self.seed', "all"),
-    ("data/loaders.py", "return stacked(samples) if", "return stacked(samples[::-1]) if", "all"),
     ("data/splits.py", "half = len(classes) // 2", "half = len(classes) // 3", "all"),
-    ("data/splits.py", "num_val = len(classes)", "num_val = 1 + len(classes)", "all"),
     ("core/seeds.py", "hashlib.sha256", "hashlib.sha512", "all"),
     ("models/trunks.py", "1 / 255", "1 / 256", "all"),
     ("models/embedders.py", "nn.Dropout(", "nn.AlphaDropout(", "trained"),
     ("data/samplers.py", "divmod(self.batch_size", "divmod(1 + self.batch_size", "trained"),
-    ("data/samplers.py", "rng.permutation", "rng.choice", "trained"),
     ("core/numerics.py", "_Unit.apply(vectors)[0]", "_Unit.apply(2 * vectors)[0]", "trained"),
     ("data/datamodule.py", "fold: int", "fold:  int", ""),
     ("training/optimization.py", "import", "import ", ""),
@@ -188,20 +178,3 @@ def test_a_name_that_levelfield_data_imports_on_first_use_is_found() -> None:
     found = sources(f"levelfield.data.samplers.{short}")
     assert found
     assert sources(f"levelfield.data.{short}") == sources(short) == found
-
-
-def test_a_look_at_the_checkout_writes_nothing_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def git(*words: str) -> None:
-        settings = ["-c", "user.name=n", "-c", "user.email=e@x"]
-        subprocess.run(["git", *settings, "-C", str(tmp_path), *words], check=True, capture_output=True)
-
-    module = tmp_path / "__init__.py"
-    module.write_text("")
-    git("init")
-    git("add", ".")
-    git("commit", "-m", "first")
-    index = (tmp_path / ".git" / "index").read_bytes()
-    os.utime(module, (1e9, 1e9))  # git would note the new time
-    monkeypatch.setattr(levelfield, "__file__", str(module))
-    assert code_version.__wrapped__()["modified"] is False
-    assert (tmp_path / ".git" / "index").read_bytes() == index

@@ -7,7 +7,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from PIL import Image
+from miniatures import picture
 
 from levelfield.core.errors import UserError
 from levelfield.data import hashes
@@ -25,9 +25,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def folder(tmp_path: Path) -> Path:
     """Two images, all of the same size in bytes, in each of 16 classes."""
     for number, sample in product(range(16), range(2)):
-        file = tmp_path / "images" / f"{number:02d}" / f"{sample}.bmp"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (8, 8), (number, sample, 0)).save(file)
+        picture(tmp_path / "images" / f"{number:02d}" / f"{sample}.bmp", number, sample)
     return tmp_path / "images"
 
 
@@ -89,15 +87,14 @@ def test_a_file_is_read_again_only_if_it_changes(folder: Path, reads: list[str])
     assert reads[32:] == ["00/0.bmp", *changes]
 
 
-@pytest.mark.parametrize("damage", ["cut", "zeros", "foreign"])
-def test_a_damaged_file_of_hashes_counts_as_none(damage: str, folder: Path, cache: Path, reads: list[str]) -> None:
+def test_a_damaged_file_of_hashes_counts_as_none(folder: Path, cache: Path, reads: list[str]) -> None:
     expected = fingerprint(folder)
     (file,) = (cache / "hashes").glob("*.npy")
     content = file.read_bytes()
-    file.write_bytes({"cut": content[:-48], "zeros": bytes(len(content)), "foreign": b"none" * 200}[damage])
-    assert fingerprint(folder) == expected
-    assert len(reads) == 64
-    assert file.read_bytes() == content
+    for number, damaged in enumerate((content[:-48], bytes(len(content)), b"none" * 200), start=2):
+        file.write_bytes(damaged)
+        assert fingerprint(folder) == expected
+        assert (len(reads), file.read_bytes()) == (32 * number, content)
 
 
 def test_data_verify_finds_a_rotten_file_and_its_fingerprint_changes_then(folder: Path, monkeypatch) -> None:

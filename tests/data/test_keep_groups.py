@@ -65,15 +65,15 @@ def test_a_group_is_in_one_half_and_one_fold_with_each_split(split: str, tmp_pat
 
 
 def test_groups_that_no_split_keeps_whole_are_one_line(tmp_path: Path) -> None:
-    own = chained()
-    with pytest.raises(UserError, match="join all classes"):
-        MetricDataModule(texts(tmp_path, ["one"] * len(own)), keep_groups=True).setup("fit")
+    own, halves = chained(), ["train" if label < 24 else "test" for label in range(CLASSES)]
     few = [f"{n // SAMPLES % 8} {n % 2}" for n in range(len(own))]
-    with pytest.raises(UserError, match="24 classes of the training half into 4, too few for 4 folds"):
-        MetricDataModule(texts(tmp_path, few), keep_groups=True).setup("fit")
-    halves = ["train" if label < 24 else "test" for label in range(CLASSES)]
-    with pytest.raises(UserError, match="both halves of the official split"):
-        MetricDataModule(texts(tmp_path, own, halves), keep_groups=True).setup("fit")
+    for groups, splits, said in (
+        (["one"] * len(own), None, "join all classes"),
+        (few, None, "24 classes of the training half into 4, too few for 4 folds"),
+        (own, halves, "both halves of the official split"),
+    ):
+        with pytest.raises(UserError, match=said):
+            MetricDataModule(texts(tmp_path, groups, splits), keep_groups=True).setup("fit")
     (tmp_path / "plain.csv").write_text("text,label\na,b\n")
     with pytest.raises(UserError, match="column group"):
         MetricDataModule(TextTable(tmp_path / "plain.csv"), keep_groups=True).setup("fit")

@@ -1,6 +1,5 @@
 """Text trunks: what transformers and model cards compute, whoever is in the batch."""
 
-import pickle
 import shutil
 import socket
 from pathlib import Path
@@ -87,49 +86,31 @@ def test_a_model_that_another_program_fetched_in_part_is_completed_and_then_kept
     assert len(asked) == 1 + weights.endswith(".bin"), "a complete model is not looked up again"
 
 
-def test_the_second_epoch_tokenises_nothing(folder, monkeypatch):
-    trunk = TransformersTrunk(str(folder), weights=None, max_length=64, prefix="query: ").eval()
-    ids, tokenizer = [trunk.tokenizer.encode(f"query: {text}").ids for text in TEXTS], trunk.get_extra_state()
-    size, first = len(pickle.dumps(trunk)), trunk(TEXTS)
-    assert [trunk.token_ids(text).tolist() for text in TEXTS] == ids
-    assert len(pickle.dumps(trunk)) == size
-    trunk._tokenizer = "of no use"
-    assert torch.equal(trunk(TEXTS), first)
-    trunk.set_extra_state(tokenizer)  # perhaps another
-    monkeypatch.setattr("levelfield.models.text.KEPT_TEXTS", 3)
-    assert torch.equal(trunk(TEXTS), first)
-    assert [*trunk._kept] == TEXTS[:3], "memory has a bound"
-
-
 def test_mistakes_come_with_the_remedy(folder, tmp_path, monkeypatch):
-    with pytest.raises(UserError, match="no installed package 'no_such_package'"):
-        TransformersTrunk("package:no_such_package")
-    with pytest.raises(UserError, match="found 0"):
-        TransformersTrunk("package:levelfield")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(UserError, match=r"'no/such-model' is no folder, and the hub gives none.*package:<import name>"):
-        TransformersTrunk("no/such-model")
-    with pytest.raises(UserError, match=r"has no weights: add model\.safetensors"):
-        TransformersTrunk(str(folder), max_length=64)
-    with pytest.raises(UserError, match=r"max_length 65: trunk .* takes 3 to 64 tokens"):
-        TransformersTrunk(str(folder), weights=None, max_length=65)
-    with pytest.raises(UserError, match=r"model_type 'no_such_type'"):
-        TransformersTrunk(str(folder), weights=None, config={"model_type": "no_such_type"})
-    few = {"model_type": "distilbert", "vocab_size": 9, "dim": 12}
-    with pytest.raises(UserError, match=r"has 9 token embeddings, its tokenizer \d+ tokens"):
-        TransformersTrunk(str(folder), weights=None, config=few)(TEXTS)
     save_file({"embeddings.word_embeddings.weight": torch.zeros(2, 2)}, tmp_path / "other.safetensors")
-    with pytest.raises(UserError, match=r"other\.safetensors"):
-        TransformersTrunk(str(folder), weights=str(tmp_path / "other.safetensors"), max_length=64)
-    (folder / "tokenizer.json").write_text("{}")
-    with pytest.raises(UserError, match=r"tokenizer\.json is not a tokenizer"):
-        TransformersTrunk(str(folder), weights=None, max_length=64)(TEXTS)
-    (folder / "config.json").write_text("[]")
-    with pytest.raises(UserError, match=r"its configuration is not that of a model"):
-        TransformersTrunk(str(folder), weights=None, max_length=64)
-    (folder / "config.json").unlink()
-    with pytest.raises(UserError, match=r"no .*config\.json"):
-        TransformersTrunk(str(folder), weights=None, max_length=64)
+    few = {"model_type": "distilbert", "vocab_size": 9, "dim": 12}
+    here = str(folder)
+    for name, given, said in (
+        ("package:no_such_package", {}, "no installed package 'no_such_package'"),
+        ("package:levelfield", {}, "found 0"),
+        ("no/such-model", {}, r"'no/such-model' is no folder, and the hub gives none.*package:<import name>"),
+        (here, {"max_length": 64}, r"has no weights: add model\.safetensors"),
+        (here, {"weights": None, "max_length": 65}, r"max_length 65: trunk .* takes 3 to 64 tokens"),
+        (here, {"weights": None, "config": {"model_type": "no_such_type"}}, r"model_type 'no_such_type'"),
+        (here, {"weights": None, "config": few}, r"has 9 token embeddings, its tokenizer \d+ tokens"),
+        (here, {"weights": str(tmp_path / "other.safetensors"), "max_length": 64}, r"other\.safetensors"),
+    ):
+        with pytest.raises(UserError, match=said):
+            TransformersTrunk(name, **given)(TEXTS)
+    for file, content, said in (
+        ("tokenizer.json", "{}", r"tokenizer\.json is not a tokenizer"),
+        ("config.json", "[]", r"its configuration is not that of a model"),
+        ("config.json", None, r"no .*config\.json"),
+    ):
+        (folder / file).unlink() if content is None else (folder / file).write_text(content)
+        with pytest.raises(UserError, match=said):
+            TransformersTrunk(here, weights=None, max_length=64)(TEXTS)
 
 
 FOLDER = Path(__file__).parents[2] / "configs" / "trunk"

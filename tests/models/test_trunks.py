@@ -32,17 +32,14 @@ def test_weights_of_the_installed_package_are_the_trunk_s():
     assert torch.equal(trunk.model.bn2.running_var, [t for t in stored if t.shape == (1280,)][-1])
 
 
-def test_weights_of_another_architecture_are_refused():
-    with pytest.raises(UserError, match="tensors"):
-        TimmTrunk("resnet50", weights=PACKAGE)
-    wrong = {name: torch.zeros(2) for name in timm.create_model("test_resnet", num_classes=0).state_dict()}
-    with pytest.raises(UserError, match=re.escape("another architecture: 'conv1.0.weight'") + ".*" + re.escape("(2,)")):
-        match_tensors(wrong, timm.create_model("test_resnet", num_classes=0).state_dict(), "it")
-
-
-def test_missing_names_come_with_the_remedy():
+def test_misspelt_names_and_weights_of_another_architecture_are_refused():
     with pytest.raises(UserError, match=r"'resnet5'; did you mean 'resnet50'\?"):
         TimmTrunk("resnet5")
+    with pytest.raises(UserError, match="tensors"):
+        TimmTrunk("resnet50", weights=PACKAGE)
+    own = timm.create_model("test_resnet", num_classes=0).state_dict()
+    with pytest.raises(UserError, match=r"another architecture: 'conv1\.0\.weight'.*\(2,\)"):
+        match_tensors({name: torch.zeros(2) for name in own}, own, "it")
 
 
 def configured(name: str) -> Trunk:
@@ -137,9 +134,8 @@ def test_any_module_with_a_number_of_features_is_a_trunk():
 
 
 def test_the_trunk_of_the_page_works_as_shown():
-    (source,) = re.findall(
-        r"```python\n(.*?class MyTrunk.*?)```", (REPOSITORY / "docs/trunks.md").read_text(), flags=re.S
-    )
+    page = (REPOSITORY / "docs/trunks.md").read_text()
+    (source,) = re.findall(r"```python\n(.*?class MyTrunk.*?)```", page, flags=re.S)
     scope: dict = {"__name__": "my_trunk"}
     exec(compile(source, "my_trunk.py", "exec"), scope)
     assert as_trunk(scope["MyTrunk"](width=16))(torch.rand(2, 3, 32, 32)).shape == (2, 16)

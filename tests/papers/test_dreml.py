@@ -66,12 +66,8 @@ def test_members_trained_side_by_side_are_members_trained_apart() -> None:
     assert not torch.allclose(joint[:, :META_CLASSES], joint[:, META_CLASSES:])
 
 
-def batch_of(size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    return 3 * torch.randn(14, size, dtype=torch.float64), torch.randint(6, (14,))
-
-
 def test_the_loss_is_its_equation() -> None:
-    embeddings, labels = batch_of(12)
+    embeddings, labels = 3 * torch.randn(14, 12, dtype=torch.float64), torch.randint(6, (14,))
     loss = MetaClassLoss(num_classes=6, embedding_size=12, members=4, softmax_scale=7.0)
     total = 0.0
     for embedding, label in zip(embeddings.tolist(), labels.tolist(), strict=True):
@@ -87,14 +83,11 @@ def test_the_loss_is_its_equation() -> None:
 @pytest.mark.full
 def test_its_method_file_trains_and_its_checkpoint_loads_alone(run, tiny: list[str], tmp_path: Path) -> None:
     words = [*tiny, "--config", str(REPOSITORY / "papers/fehervari/dreml.yaml"), "--output", tmp_path]
-    words += [
-        "--model.trunk.trunk",
-        "{class_path: levelfield.models.TimmTrunk, init_args: {name: test_resnet, weights: null}}",
-    ]
+    trunk = "{class_path: levelfield.models.TimmTrunk, init_args: {name: test_resnet, weights: null}}"
+    words += ["--model.trunk.trunk", trunk, "--model.embedding_size", "8"]
     for part in ("trunk", "embedder", "loss"):
         words += [f"--model.{part}.members", "2"]
-    printed = succeeded(run("fit", *words, "--model.embedding_size", "8"))
-    assert "trunk: EnsembleTrunk, " in printed
+    succeeded(run("fit", *words))
     best = next(tmp_path.rglob("best.ckpt"))
     learner = MetricLearner.load_from_checkpoint(best, trust=["papers"])
     assert (len(learner.trunk.members), learner.loss.meta_classes.shape[0]) == (2, 2)

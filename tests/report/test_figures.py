@@ -15,7 +15,7 @@ from levelfield.cli.main import main
 from levelfield.report.figures import PAPER_WIDTH, Results, scores, write_figures
 from levelfield.report.figures.differences import differences_figure
 from levelfield.report.figures.search import search_figures
-from levelfield.report.figures.style import style, to_bytes
+from levelfield.report.figures.style import style
 from levelfield.report.figures.sweep import sweep_figure
 from levelfield.report.table import paper_table
 from levelfield.study.archive import unpack_study
@@ -51,7 +51,6 @@ def test_the_better_method_is_named_first_and_the_other_panel_has_the_same_pairs
         assert names == ["m1 over m0", "m2 over m0", "m2 over m1"]
         # Runs 0, 1 and 2 add 0, 0.1 and 0.2 points to m1, twice that to m2: 0.1 and 0.2 on average.
         assert drawn(figure) == [[1.1, 2.2, 1.1], [-0.9, -1.8, -0.9]]
-        assert to_bytes(figure) == to_bytes(differences_figure(comparisons(3)))
 
 
 def test_more_pairs_than_fit_are_those_with_the_best_method_also_if_they_form_a_circle() -> None:
@@ -59,27 +58,18 @@ def test_more_pairs_than_fit_are_those_with_the_best_method_also_if_they_form_a_
     pair = comparisons(2)[0]
     pairs = [replace(pair, method=f"m{a}", other=f"m{b}", difference=0.01) for a in range(9) for b in range(a + 1, 9)]
     circle = [replace(c, difference=-0.01) if (c.method, c.other) == ("m0", "m8") else c for c in pairs]
-    for found, names in (
-        (pairs, [f"m0 over m{k}" for k in range(1, 9)]),
-        (circle, [*(f"m0 over m{k}" for k in range(1, 8)), "m8 over m0"]),
-    ):
-        with style():
-            figure = differences_figure(found)
-            assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == names
+    with style():
+        names = [label.get_text() for label in differences_figure(circle).axes[0].get_yticklabels()]
+    assert names == [*(f"m0 over m{k}" for k in range(1, 8)), "m8 over m0"]
 
 
 def test_a_search_has_a_panel_for_each_argument_with_the_trials_that_have_a_score() -> None:
-    space = read_space(
-        {
-            "model.loss_lr": {"low": 1e-4, "high": 1.0, "scale": "log"},
-            "model.miner": {"values": ["a", "b"]},
-        },
-        "here",
-    )
-    tried = [{"model.loss_lr": rate, "model.miner": miner} for rate, miner in ((0.01, "a"), (0.1, "b"), (0.5, "b"))]
-    values = (0.5, 0.25, None)
+    rates = {"low": 1e-4, "high": 1.0, "scale": "log"}
+    space = read_space({"model.loss_lr": rates, "model.miner": {"values": ["a", "b"]}}, "here")
+    tried = ((0.01, "a", 0.5), (0.1, "b", 0.25), (0.5, "b", None))
     trials = [
-        Trial(n, at, value, None if value else "NaN") for n, (at, value) in enumerate(zip(tried, values, strict=True))
+        Trial(n, {"model.loss_lr": rate, "model.miner": miner}, value, None if value else "NaN")
+        for n, (rate, miner, value) in enumerate(tried)
     ]
     with style():
         before = dict(rcParams)
@@ -92,7 +82,6 @@ def test_a_search_has_a_panel_for_each_argument_with_the_trials_that_have_a_scor
         assert rate.collections[0].get_offsets().tolist() == [[0.01, 50], [0.1, 25]]
         assert miner.collections[0].get_offsets().tolist() == [[0, 50], [1, 25]]
         assert [label.get_text() for label in miner.get_xticklabels()] == ["'a'", "'b'"]
-        assert to_bytes(figure) == to_bytes(search_figures({"x": (space, trials)})["x"])
 
 
 def test_a_sweep_is_a_curve_a_method_and_a_line_for_what_is_not_swept() -> None:

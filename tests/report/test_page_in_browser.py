@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from chromium import Tab, axe, browser_tab, chromium
+from chromium import axe, browser_tab, chromium
 
 from levelfield.report.page import write_report
 from levelfield.study.folder import StudyFolder
@@ -16,6 +16,10 @@ COLUMN = "[...document.querySelector('.scores').tBodies[0].rows].map(row => row.
 UNFOLD = "document.querySelectorAll('details').forEach(each => { each.open = true; })"
 FOLDED = "[...document.querySelectorAll('details')].filter(each => !each.open).length"
 WHITE = "rgb(255, 255, 255)"
+IMAGES = (
+    "Promise.all([...document.querySelectorAll('.query img')].map(async each => {"
+    "await each.decode(); return each.alt ? each.naturalWidth : 0; }))"
+)
 
 
 @pytest.fixture(scope="module")
@@ -54,19 +58,10 @@ async def looked_at(page: Path) -> None:
         for width in (390, 1280):
             await tab.resize(width)
             assert await tab.run("document.documentElement.scrollWidth") <= width, "the page is not scrolled sideways"
-        await images_are_seen(tab)
+        widths = await tab.run(IMAGES)
+        assert (len(widths), min(widths) > 0) == (9 * (1 + 3 * 8), True)
         assert tab.problems == []
         assert len(tab.requests) == 1
-
-
-async def images_are_seen(tab: Tab) -> None:
-    decode = (
-        "Promise.all([...document.querySelectorAll('.query img')].map(async each => {"
-        "await each.decode(); return each.alt ? each.naturalWidth : 0; }))"
-    )
-    widths = await tab.run(decode)
-    assert len(widths) == 9 * (1 + 3 * 8)
-    assert min(widths) > 0
 
 
 @pytest.mark.full

@@ -1,6 +1,5 @@
 """scripts/mutants.py: which changes it makes, and which of them it reports."""
 
-import ast
 import glob
 import importlib
 import shutil
@@ -12,36 +11,11 @@ from types import ModuleType
 import pytest
 from tiny_fit import REPOSITORY
 
-SOURCE = """
-def largest(values: list[int], least: int = 0) -> int:
-    if not values and least >= 0:
-        raise KeyError("-1")
-    return max(values, key=abs)
-"""
-
 
 @pytest.fixture
 def mutants(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(REPOSITORY / "scripts"))
     return importlib.import_module("mutants")
-
-
-def test_each_change_is_of_one_token(mutants: ModuleType) -> None:
-    found = list(mutants.mutations(SOURCE))
-    assert sorted((line, new) for line, _, new, _ in found) == [
-        (2, "def largest(values: list[int], least: int=-1) -> int:"),
-        (2, "def largest(values: list[int], least: int=1) -> int:"),
-        (3, "if not values and least > 0:"),
-        (3, "if not values and least >= -1:"),
-        (3, "if not values and least >= 1:"),
-        (3, "if not values or least >= 0:"),
-        (3, "if values and least >= 0:"),
-        (4, "pass"),
-        (5, "return max(values)"),
-        (5, "return min(values, key=abs)"),
-    ]
-    for _, old, new, text in found:
-        assert ast.dump(ast.parse(text.replace(new, old))) == ast.dump(ast.parse(SOURCE))
 
 
 def test_rows_fit_the_source_and_find_tests(mutants: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,17 +1,15 @@
 """The pages about the kept studies, which are frozen: their numbers follow from the archives."""
 
-import csv
-import io
-import math
 import tarfile
-from collections import defaultdict
-from itertools import combinations, product
+from itertools import combinations
 from pathlib import Path
-from statistics import fmean
 
+import numpy as np
+import pandas as pd
 import pytest
 from deletable import RESULTS, needs
 from scipy.stats import ttest_1samp, ttest_rel
+from statsmodels.stats.multitest import multipletests
 from tiny_fit import REPOSITORY
 
 pytestmark = [pytest.mark.full, needs(RESULTS)]
@@ -20,47 +18,34 @@ TITLES = {"grocery_store": "Grocery Store", "banking77": "Banking77", "clinc150"
 TITLES |= {"omniglot": "Omniglot", "news20": "20 Newsgroups", "typefaces": "Typefaces"}
 SETS = ("banking77", "clinc150", "glyphs", "grocery_store", "news20", "omniglot", "typefaces")
 CONVERGED = [f"converged_{data}_{start}" for data in HELD for start in ("random", "pca")]
-SOFTMAX = frozenset({"proxy_nca", "normalized_softmax"})
-FEATURES = "pretrained[features]"
-PAIRS = ("contrastive", "triplet_margin", "ntxent", "multi_similarity")
-CLASSES = ("proxy_nca", "normalized_softmax", "cosface", "arcface")
-LOSSES = (*PAIRS, *CLASSES)
+SOFTMAX = ("proxy_nca", "normalized_softmax")
+PAIRS = ["contrastive", "triplet_margin", "ntxent", "multi_similarity"]
+CLASSES = ["proxy_nca", "normalized_softmax", "cosface", "arcface"]
 CELLS = ("{}", "converged_{}_random", "{}_pca", "converged_{}_pca")
 
 
-def text(page: str) -> str:
-    return " ".join((REPOSITORY / page).read_text().split())
-
-
-def with_continuation(name: str) -> list[Path]:
-    found = [
-        file for each in (name, f"{name}_longer") for file in (REPOSITORY / "results").glob(f"*/{each}/summary.csv")
-    ]
-    return [file.parent for file in found]
+def folders(name: str) -> list[Path]:
+    """Of a kept study and its continuation."""
+    kept = REPOSITORY / "results"
+    return [file.parent for each in (name, f"{name}_longer") for file in kept.glob(f"*/{each}/summary.csv")]
 
 
 def summary(name: str, metric: str = "map_at_r") -> dict[str, float]:
     """Method to its separated test score, in percent."""
-    found: dict[str, float] = {}
-    for folder in with_continuation(name):
-        rows = csv.DictReader((folder / "summary.csv").read_text().splitlines())
-        kept = [row for row in rows if (row["embedding"], row["metric"]) == ("separated", metric)]
-        found |= {row["method"]: 100 * float(row["mean"]) for row in kept}
-    assert found, name
-    return found
+    rows = pd.concat([pd.read_csv(folder / "summary.csv") for folder in folders(name)])
+    rows = rows[(rows["embedding"] == "separated") & (rows["metric"] == metric)]
+    return dict(zip(rows["method"], 100 * rows["mean"], strict=True))
 
 
-def runs(name: str) -> dict[str, list[float]]:
-    """Method to the mean over folds of its separated test MAP@R in each run, percent."""
-    found: dict[str, list[float]] = {}
-    for folder in with_continuation(name):
-        folds = defaultdict(list)
+def runs(name: str) -> pd.DataFrame:
+    """The mean over folds of separated test MAP@R in percent: a row for each run, a column for each trained method."""
+    found: dict[str, pd.Series] = {}
+    for folder in folders(name):
         with tarfile.open(folder / "archive.tar.xz") as archive:
-            for row in csv.DictReader(io.TextIOWrapper(archive.extractfile("results.csv"), newline="")):
-                if (row["stage"], row["embedding"], row["metric"]) == ("test", "separated", "map_at_r"):
-                    folds[row["method"], int(row["run"])].append(100 * float(row["value"]))
-        found |= {m: [fmean(folds[key]) for key in sorted(folds) if key[0] == m] for m, _ in folds}
-    return found
+            rows = pd.read_csv(archive.extractfile("results.csv"))
+        rows = rows.query("stage == 'test' and embedding == 'separated' and metric == 'map_at_r'")
+        found |= dict(100 * rows[~rows["method"].str.startswith("pretrained")].pivot_table("value", "run", "method"))
+    return pd.DataFrame(found)
 
 
 def trained(scores: dict[str, float]) -> list[str]:
@@ -71,39 +56,21 @@ def cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.split("|")[1:-1]]
 
 
-def signed(*points: float) -> str:
-    first, second, third = (f"{round(each, 1) + 0.0:+.1f}".replace("+0.0", "0.0") for each in points)
-    return f"{first}, {second} and {third}"
-
-
-def pair_less_class(means: dict[str, float]) -> float:
-    return fmean(means[x] for x in PAIRS) - fmean(means[x] for x in CLASSES)
-
-
-def test_two_numbers_of_the_questions() -> None:
-    page = (REPOSITORY / "results/questions.md").read_text()
-    found = {method: fmean(values) for method, values in runs("banking77").items()}
-    above = sum(found[loss] > found[FEATURES] for loss in LOSSES)
-    for part, number in (("**1.**", f"{pair_less_class(found):+.1f}"), ("**3.**", str(above))):
-        row = next(line for line in page.partition(part)[2].splitlines() if line.startswith("| Banking77 |"))
-        assert cells(row)[1].split()[0] == number
-
-
 def test_the_tables_of_which_loss() -> None:
     page = (REPOSITORY / "docs/which_loss.md").read_text()
     for data in HELD:
         row = []
         for cell in CELLS:
             found = runs(cell.format(data))
-            each = [pair_less_class({x: found[x][run] for x in LOSSES}) for run in range(len(found[LOSSES[0]]))]
+            each = found[PAIRS].mean(axis=1) - found[CLASSES].mean(axis=1)
             low, high = ttest_1samp(each, 0).confidence_interval(0.95)
-            row.append(f"{round(fmean(each), 1) + 0.0:+.1f} ± {(high - low) / 2:.1f}")
+            row.append(f"{round(each.mean(), 1) + 0.0:+.1f} ± {(high - low) / 2:.1f}")
         assert f"| {TITLES[data]} | {' | '.join(row)} |" in page
     rows = [cells(line) for line in page.splitlines() if line.count("`") == 4]
     assert len(rows) == 7
-    folders = {title: name for name, title in TITLES.items()}
+    names = {title: name for name, title in TITLES.items()}
     for title, features, pca, lda, *best in rows:
-        name = folders[title.partition(" (")[0]]
+        name = names[title.partition(" (")[0]]
         starts = (summary(name), summary(f"{name}_pca"))
         assert [features, pca, lda] == [f"{starts[0][f'pretrained{of}']:.1f}" for of in ("[features]", "", "[lda]")]
         fourteen = trained(starts[1])
@@ -111,22 +78,6 @@ def test_the_tables_of_which_loss() -> None:
         for cell, scores in zip(best, starts, strict=True):
             method = max(fourteen, key=lambda each: scores[each])
             assert (cell.split()[0], cell.split()[-1]) == (f"{scores[method]:.1f}", f"`{method}`")
-
-
-def test_what_the_results_page_says_of_pair_and_class_weight_losses() -> None:
-    page = text("results/fixed_halves.md")
-    features, done = ({data: summary(name.format(data)) for data in HELD} for name in ("{}", "converged_{}_pca"))
-    for data in HELD:
-        gains = sorted(done[data][loss] - features[data][FEATURES] for loss in LOSSES)
-        assert f"{gains[0]:+.1f} to {gains[-1]:+.1f} on {TITLES[data]}" in page.replace(" points on", " on")
-    frozen, until_done = (signed(*map(pair_less_class, studies.values())) for studies in (features, done))
-    assert f"pair losses are {frozen} points from class-weight losses" in page
-    assert f"From a PCA until done the difference is {until_done}" in page
-    first, again = done["grocery_store"], summary("converged_grocery_store_pca_again")
-    either = {loss: (first[loss], again.get(f"{loss}@2", first[loss])) for loss in LOSSES}
-    either["proxy_nca"] = either["normalized_softmax"] = (first["proxy_nca"], first["normalized_softmax"])
-    found = [pair_less_class(dict(zip(LOSSES, each, strict=True))) for each in product(*(either[x] for x in LOSSES))]
-    assert f"with the other searches kept here, the first is {min(found):+.1f} to {max(found):+.1f}" in page
 
 
 def test_the_gain_of_a_trained_trunk() -> None:
@@ -144,57 +95,36 @@ def test_the_gain_of_a_trained_trunk() -> None:
         columns = []
         for metric in ("map_at_r", "precision_at_1"):
             frozen, moved = summary(name, metric), summary(of_trunk, metric)
-            columns.append([{**frozen, **moved}[FEATURES], best(frozen), best(moved)])
+            columns.append([{**frozen, **moved}["pretrained[features]"], best(frozen), best(moved)])
         row = " | ".join(f"{map_at_r:.1f} / {p1:.1f}" for map_at_r, p1 in zip(*columns, strict=True))
         assert f"| {title} | {steps} | {row} |" in page
     few = " / ".join(f"{best(summary('grocery_store_finetuned', m)):.1f}" for m in ("map_at_r", "precision_at_1"))
     assert f"after 80 steps on Grocery Store the best of six losses has {few}" in page
 
 
-def test_the_appendix() -> None:
-    rows = [cells(line) for line in (REPOSITORY / "results/laptop.md").read_text().splitlines() if "| " in line]
-    titles = next(row[1:8] for row in rows if len(row) == 12)
-    folders = {title: name for name, title in TITLES.items()}
-    means = [summary(folders[title]) for title in titles]
-    scored = {row[0].strip("`"): row[1:8] for row in rows if len(row) == 12 and row[0].startswith("`")}
-    assert len(scored) == 4 + 14 + 18
-    for method, shown in scored.items():
-        assert [cell.split()[0] for cell in shown] == [f"{of[method]:.1f}" for of in means]
-
-
-def significant(p: dict[frozenset[str], float]) -> set[frozenset[str]]:
-    """Holm: from the smallest p on, while p x the pairs left is below 5%. Equal runs have no p and count as 1."""
-    p = {pair: 1.0 if math.isnan(each) else each for pair, each in p.items()}
-    found = set()
-    for step, pair in enumerate(sorted(p, key=lambda pair: p[pair])):
-        if p[pair] * (len(p) - step) >= 0.05:
-            break
-        found.add(pair)
-    return found
-
-
-def count(names: list[str], second: bool) -> tuple[int, ...]:
-    """Pairs of a loss with itself in these studies, those with p < 0.05, and those that are significant."""
-    total = [0, 0, 0]
+def count(names: list[str], second: bool) -> np.ndarray:
+    """Pairs of a loss with itself in these studies, those with p < 0.05, and those that are significant by Holm."""
+    total = np.zeros(3, int)
     for name in names:
-        scores = {method: values for method, values in runs(name).items() if not method.startswith("pretrained")}
-        pairs = [frozenset(pair) for pair in combinations([m for m in scores if "@" not in m], 2)]
-        own = [frozenset({m, m.partition("@")[0]}) for m in scores if "@" in m] if second else [SOFTMAX]
-        p = {pair: ttest_rel(*(scores[m] for m in pair)).pvalue for pair in (*pairs, *own)}
-        shown = significant(p)
-        found = (len(own), sum(p[pair] < 0.05 for pair in own), sum(pair in shown for pair in own))
-        total = [sum(both) for both in zip(total, found, strict=True)]
-    return tuple(total)
+        scores = runs(name)
+        pairs = [*combinations([method for method in scores if "@" not in method], 2)]
+        own = [(m, m.partition("@")[0]) for m in scores if "@" in m] if second else [SOFTMAX]
+        pairs = [pair for pair in pairs if second or {*pair} != {*SOFTMAX}] + own
+        p = np.nan_to_num([ttest_rel(scores[a], scores[b]).pvalue for a, b in pairs], nan=1.0)  # of equal runs
+        shown = multipletests(p, method="holm")[0]
+        total += [len(own), (p[-len(own) :] < 0.05).sum(), shown[-len(own) :].sum()]
+    return total
 
 
 def test_how_often_a_loss_differs_from_itself() -> None:
     again = count([*SETS, "converged_grocery_store_pca_again"], second=True)
     softmax = [*SETS, *(f"{data}_pca" for data in SETS), *CONVERGED, "glyphs_240", "glyphs_4000_steps"]
     same = count(softmax, second=False)
-    together = tuple(sum(both) for both in zip(again, same, strict=True))
-    assert (again, same) == ((38, 12, 10), (22, 17, 13))
+    together = again + same
+    assert ([*again], [*same]) == ([38, 12, 10], [22, 17, 13])
     for page in ("results/self_comparisons.md", "docs/statistics.md"):
         lines = [cells(line) for line in (REPOSITORY / page).read_text().splitlines() if line.count("|") == 5]
-        found = [tuple(int(cell.split()[0]) for cell in line[1:]) for line in lines if line[-1].endswith("%)")]
-        assert found == [again, same, together]
-    assert f"in {together[2]} of {together[0]} cases" in text("results/README.md")
+        found = [[int(cell.split()[0]) for cell in line[1:]] for line in lines if line[-1].endswith("%)")]
+        assert found == [[*again], [*same], [*together]]
+    summary_page = " ".join((REPOSITORY / "results/README.md").read_text().split())
+    assert f"in {together[2]} of {together[0]} cases" in summary_page

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from deletable import EXPORT, needs
 from refused import succeeded
 
 from levelfield.training.checkpoint import read_checkpoint
@@ -44,20 +43,16 @@ def test_a_test_writes_its_scores_and_the_card(fitted: Path, tmp_path: Path, run
     assert NOT_TESTED in write_card(tmp_path, [best], [read_checkpoint(best)], "image").read_text()
 
 
-def test_no_word_of_a_checkpoint_is_html(fitted: Path, tmp_path: Path) -> None:
-    content = read_checkpoint(fitted / "best.ckpt")
-    content["levelfield"] |= {"licence": "<script>", "weights": "<img src=x>"}
-    content["hyper_parameters"]["trunk"] = {"class_path": "<b>", "init_args": {"<i>": "<u>"}}
-    assert "<" not in write_card(tmp_path, [fitted / "best.ckpt"], [content], "image").read_text()
-
-
-def test_the_commands_of_a_card_trust_your_own_class(fitted: Path, tmp_path: Path) -> None:
-    content = read_checkpoint(fitted / "best.ckpt")
+def test_a_card_trusts_your_own_class_and_no_word_of_a_checkpoint_is_html(fitted: Path, tmp_path: Path) -> None:
+    best, content = fitted / "best.ckpt", read_checkpoint(fitted / "best.ckpt")
     content["hyper_parameters"]["loss"] = {"class_path": "my_loss.MyLoss", "init_args": {}}
     for folder, place in ((fitted, ""), (tmp_path, "CHECKPOINTS/")):  # an export does not have the checkpoint
-        text = write_card(folder, [fitted / "best.ckpt"], [content], "image").read_text()
+        text = write_card(folder, [best], [content], "image").read_text()
         assert text.count(f"--ckpt_path {place}best.ckpt --trust my_loss ") == 2
         assert (NOT_HERE in text) == bool(place)
+    content["levelfield"] |= {"licence": "<script>", "weights": "<img src=x>"}
+    content["hyper_parameters"]["trunk"] = {"class_path": "<b>", "init_args": {"<i>": "<u>"}}
+    assert "<" not in write_card(tmp_path, [best], [content], "image").read_text()
 
 
 def test_a_runs_card_names_the_table_of_its_study(copy: Path, tmp_path: Path) -> None:
@@ -66,18 +61,3 @@ def test_a_runs_card_names_the_table_of_its_study(copy: Path, tmp_path: Path) ->
     for said in ("into 32 numbers, concatenated from 2 models", "ArcFaceLoss", "Glyphs", "fold 0, 1 of 2", "Licence"):
         assert said in card
     assert "`results.csv`" in card
-
-
-@needs(EXPORT)
-@pytest.mark.full
-def test_an_export_of_a_runs_folds_has_the_runs_card(copy: Path, tmp_path: Path, run) -> None:
-    folder = copy / "jobs" / "contrastive" / "run0"
-    printed = succeeded(run("export", "--ckpt_path", folder, "--output", tmp_path / "out"))
-    assert "embed.onnx" in printed
-    assert {path.name for path in (tmp_path / "out").glob("*.safetensors")} == {
-        f"{part}_{fold}.safetensors" for part in ("trunk", "embedder") for fold in (0, 1)
-    }
-    card = (tmp_path / "out" / "README.md").read_text()
-    assert "concatenated from 2 models" in card
-    told = json.loads((tmp_path / "out" / "export.json").read_text())
-    assert max(told["differences_from_the_learner"].values()) <= told["bound"]

@@ -2,7 +2,6 @@
 
 import os
 import struct
-import warnings
 import zlib
 from io import BytesIO
 from pathlib import Path
@@ -107,10 +106,7 @@ CMYK = Image.fromarray(np.dstack([255 - quarters(), np.zeros((16, 24), np.uint8)
 DEEP_ROWS = b"".join(b"\0" + (row.astype(">u2") * 257).tobytes() for row in quarters())
 READ: dict[str, tuple[str, bytes, list[tuple[int, int, int]]]] = {
     "colour JPEG": ("1.jpg", JPEG, CORNERS),
-    "colour BMP": ("1.bmp", encoded(COLOUR, "BMP"), CORNERS),
-    "colour WebP": ("1.webp", encoded(COLOUR, "WEBP", lossless=True), CORNERS),
     "colour TIFF": ("1.tif", encoded(COLOUR, "TIFF"), CORNERS),
-    "portable pixmap": ("1.ppm", encoded(COLOUR, "PPM"), CORNERS),
     "grey PNG": ("1.png", encoded(GREY, "PNG"), GREYS),
     "1-bit PNG": ("1.png", encoded(Image.fromarray(RAMP > 40000), "PNG"), [BLACK, BLACK, BLACK, WHITE]),
     "palette": ("1.png", palette(), CORNERS),
@@ -120,7 +116,6 @@ READ: dict[str, tuple[str, bytes, list[tuple[int, int, int]]]] = {
     "RGBA WebP": ("1.webp", encoded(RGBA, "WEBP", lossless=True), SHOWN_ON_WHITE),
     "grey with alpha": ("1.png", encoded(GREY_ALPHA, "PNG"), [WHITE, GREYS[1], WHITE, WHITE]),
     "CMYK JPEG": ("1.jpg", jpeg(CMYK), CORNERS),
-    "CMYK TIFF": ("1.tiff", encoded(CMYK, "TIFF"), CORNERS),
     "16-bit grey PNG": ("1.png", encoded(Image.fromarray(RAMP), "PNG"), RAMP_SHOWN),
     "16-bit grey TIFF": ("1.tif", encoded(Image.fromarray(RAMP), "TIFF"), RAMP_SHOWN),
     "8 bits in a 32-bit TIFF": ("1.tif", encoded(GREY.convert("I"), "TIFF"), GREYS),
@@ -128,7 +123,6 @@ READ: dict[str, tuple[str, bytes, list[tuple[int, int, int]]]] = {
     "16-bit colour PNG": ("1.png", png(24, 16, 16, 2, DEEP_ROWS), CORNERS),
     "animated GIF": ("1.gif", animated("GIF"), CORNERS),
     "animated WebP": ("1.webp", animated("WEBP", lossless=True), CORNERS),
-    "animated PNG": ("1.png", animated("PNG"), CORNERS),
     **{f"EXIF orientation {turn}": ("1.jpg", turned(turn), CORNERS) for turn in range(1, 9)},
     "EXIF cut short": ("1.jpg", jpeg(COLOUR, exif=b"Exif\0\0MM\0*\0\0\0\x08\0\x05\x01\x12"), CORNERS),
     "a name with blanks, accents and an emoji": ("a jay in été 🐦.jpg", JPEG, CORNERS),
@@ -152,10 +146,8 @@ BROKEN: dict[str, tuple[str, bytes | None, str]] = {
     },
     "a web page called .jpg": ("1.jpg", b"<!DOCTYPE html><html>404</html>", "is not an image"),
     "a drawing in SVG": ("1.png", b"<svg xmlns='http://www.w3.org/2000/svg'/>", "is not an image"),
-    "an archive called .png": ("1.png", b"PK\x03\x04" + bytes(40), "is not an image"),
     "a page for Ghostscript": ("1.jpg", encoded(COLOUR, "EPS"), "is not an image"),
     "a TIFF's first bytes": ("1.tif", b"II*\0\x08\0\0\0", "is not an image"),
-    "400 million pixels": ("1.png", png(20000, 20000, 8, 2, b""), f"{LARGE}: reduce the image"),
     "100 million pixels": ("1.png", png(10000, 10000, 8, 2, b""), LARGE),  # a decoder takes 16 bytes for each
     "a JPEG of as many": ("1.jpg", claiming(JPEG, (16, 24), ">HH"), LARGE),
     "a GIF of as many": ("1.gif", claiming(encoded(COLOUR, "GIF"), (24, 16), "<HH"), LARGE),
@@ -193,13 +185,3 @@ def test_broken_files_are_a_line_each_and_verify_lists_them_all(tmp_path: Path) 
         assert problem.startswith(str(tmp_path / f"class {number:02d}"))
     with pytest.raises(UserError, match=r"missing\.jpg .*No such file"):
         open_image(tmp_path / "missing.jpg")
-
-
-def test_opening_images_repeats_no_warning_of_another_library(tmp_path: Path) -> None:
-    (tmp_path / "1.jpg").write_bytes(JPEG)
-    with warnings.catch_warnings(record=True) as printed:
-        warnings.simplefilter("default")  # each place once
-        for _ in range(3):
-            open_image(tmp_path / "1.jpg")
-            warnings.warn("of another library", stacklevel=1)
-    assert [str(warning.message) for warning in printed] == ["of another library"]

@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from own_images import image_options, own_images
 from PIL import Image
+from refused import succeeded
 
 from levelfield.core.errors import UserError
 from levelfield.data import ImageTable, ImageTransforms
@@ -16,6 +18,7 @@ from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets.image_folder import ImageFolder
 from levelfield.data.images import open_image
 from levelfield.data.verify import verify
+from levelfield.metrics import retrieval_metrics
 from levelfield.training.checkpoint import read_checkpoint
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
@@ -91,14 +94,12 @@ def test_class_folders_may_be_one_level_deeper(tmp_path: Path) -> None:
 
 
 def test_missing_empty_and_flat_folders(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"no folder .*nowhere"):
-        ImageFolder(tmp_path / "nowhere").read_index()
-    Image.new("RGB", (4, 4)).save(tmp_path / "flat.png")
-    with pytest.raises(UserError, match="its own folder"):
-        ImageFolder(tmp_path).read_index()
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="no images"):
-        ImageFolder(tmp_path).read_index()
+    (tmp_path / "empty" / "class").mkdir(parents=True)
+    (tmp_path / "flat").mkdir()
+    Image.new("RGB", (4, 4)).save(tmp_path / "flat" / "1.png")
+    for folder, said in (("nowhere", "no folder .*nowhere"), ("flat", "its own folder"), ("empty", "no images")):
+        with pytest.raises(UserError, match=said):
+            ImageFolder(tmp_path / folder).read_index()
 
 
 def table(folder: Path, text: str) -> ImageTable:
@@ -111,12 +112,7 @@ def table(folder: Path, text: str) -> ImageTable:
     ("text", "keys", "names", "labels"),
     [
         ("path,label,by\na.png,10,x\nb.png,9,y\nc.png,10,z\nd.png,-1,x\n", "abcd", ("-1", "9", "10"), [2, 1, 2, 0]),
-        (
-            '\ufefflabel, path\nwren, a.png\n"jay, blue", b.png\n10, c.png\n',
-            "abc",
-            ("10", "jay, blue", "wren"),
-            [2, 1, 0],
-        ),
+        ('\ufefflabel, path\nwren, a.png\n"jay, x", b.png\n10, c.png\n', "abc", ("10", "jay, x", "wren"), [2, 1, 0]),
         ('"Path";Label\n./a.png;x, y\nb.png;z\n', "ab", ("x, y", "z"), [0, 1]),
         ("Path\tLABEL\na.png\tx\n", "a", ("x",), [0]),
         ("Path|label\na.png|3\nb.png|900\n", "ab", ("3", "900"), [0, 1]),
@@ -125,22 +121,11 @@ def table(folder: Path, text: str) -> ImageTable:
 def test_whole_numbers_are_sorted_as_numbers_names_as_names_in_tables_of_any_kind(
     text: str, keys: str, names: tuple, labels: list, tmp_path: Path
 ) -> None:
-    images = table(tmp_path, text)
-    pd.DataFrame({"path": [f"{key}.png" for key in keys], "label": [names[label] for label in labels]}).to_parquet(
-        tmp_path / "t.parquet"
-    )
+    images, paths = table(tmp_path, text), [f"{key}.png" for key in keys]
+    pd.DataFrame({"path": paths, "label": [names[label] for label in labels]}).to_parquet(tmp_path / "t.parquet")
     for index in (images.read_index(), ImageTable(tmp_path / "t.parquet").read_index()):
-        assert index.keys == tuple(f"{key}.png" for key in keys)
+        assert index.keys == tuple(paths)
         assert (index.class_names, index.labels.tolist()) == (names, labels)
-
-
-def test_a_missing_file_is_named_with_its_row_but_only_when_it_is_opened(tmp_path: Path) -> None:
-    images = table(tmp_path, "path,label\na.png,0\n\ngone.png,1\n")
-    index = images.read_index()
-    with pytest.raises(UserError, match=r"images\.csv, row 4: no file .*gone\.png"):
-        images.load("gone.png")
-    with pytest.raises(UserError, match="row 4"):
-        images.fingerprint(index.select([1]))
 
 
 @pytest.mark.parametrize(
@@ -165,20 +150,14 @@ def test_another_spelling_of_a_missing_file_is_named(on_disk: str, in_table: str
     [
         ("file,class\na.png,0\n", "no column path and no column label: it has file, class"),
         ("path,label,Label\na.png,0,1\n", r"has 2 columns label \(label and Label\): rename all but one"),
-        ("path,label,path\na.png,0,b.png\n", "has 2 columns path"),
         ('path,label\na.png,0\n"b.png,0\nc.png,1\n', "row 3: a double quote is not closed"),
-        ('path,label\na.png,0\n"b.png,0\nc.png,1\nd.png",1\n', "row 3: path has several lines; close the double quote"),
         ('path,label\na.png,0\n"b.png,9\nc.png",1\n', "row 3: path has several lines; close the double quote"),
         ("path,label\na.png,0\nb/../a.png,1\n", r"row 3: a\.png is already in row 2"),
         ("", "it has none"),
         ("path,label,split\na,a,train\nb,c,test\nc,b,val\n", r"images\.csv, row 4: split is 'val': give train or test"),
         ("path,label,split\na,a,train\nb,c,\n", "row 3: split is empty: give train or test"),
-        ("path,label,split\na,b,train\nb,b,test\n", r"row 3: class b is in test here and in train in row 2; put"),
-        ("path,label,role\na,a,query\nb,a,galery\n", "row 3: role is 'galery': give query or gallery or nothing"),
         ("path,label\n", "has no rows"),
         ("path,label\na.png,0\nb.png\n", "row 3: label is empty"),
-        ("path,label\n,0\n", "row 2: path is empty"),
-        ("path,label\na.png,0\nb.png,1\na.png,1\n", r"row 4: a\.png is already in row 2"),
     ],
 )
 def test_mistakes_in_a_table(text: str, message: str, tmp_path: Path) -> None:
@@ -213,65 +192,36 @@ def test_tables_that_cannot_be_read(tmp_path: Path) -> None:
 SMALL = ImageTransforms(crop_size=32, resize=32)
 
 
-def with_columns(table: Path, split: bool = True, role: bool = True) -> Path:
+def with_columns(table: Path, role: bool = True) -> Path:
     """Classes 0, 2, 4... are trained on, the others tested; of a test class the first sample asks."""
     frame = pd.read_csv(table)
     numbers = frame["path"].str.extract(r"(\d+)_(\d+)").astype(int)
-    if split:
-        frame["split"] = np.where(numbers[0] % 2, "test", "train")
+    frame["split"] = np.where(numbers[0] % 2, "test", "train")
     if role:
-        asks = np.where(numbers[1] == 0, "query", "gallery")
-        frame["role"] = np.where(numbers[0] % 2, asks, "") if split else asks
+        frame["role"] = np.where(numbers[0] % 2, np.where(numbers[1] == 0, "query", "gallery"), "")
     frame.to_csv(table, index=False)
     return table
 
 
-def map_at_r(queries: np.ndarray, query_labels: np.ndarray, gallery: np.ndarray, labels: np.ndarray) -> float:
-    """Section 3.2 of "A Metric Learning Reality Check", query by query in float64."""
-    scores = []
-    for query, label in zip(queries.astype(np.float64), query_labels, strict=True):
-        found = labels[np.argsort(-(gallery.astype(np.float64) @ query), kind="stable")] == label
-        hits = found[: found.sum()]
-        scores.append(np.mean(hits * np.cumsum(hits) / np.arange(1, len(hits) + 1)))
-    return float(np.mean(scores))
-
-
-def test_the_split_column_names_the_halves_unless_another_split_is_requested(tmp_path: Path) -> None:
-    data = MetricDataModule(ImageTable(with_columns(own_images(tmp_path), role=False)), transforms=SMALL)
-    for split, classes in {"official": range(0, 16, 2), "half": range(8)}.items():
-        identity = data.identity()
-        assert identity["split"] == split
-        assert {*identity["train_classes"], *identity["val_classes"]} == {f"class {number:02d}" for number in classes}
-        if split == "official":
-            data.setup("test")
-            assert data.test_subset.class_names == tuple(f"class {number:02d}" for number in range(1, 16, 2))
-        data.split = "half"
-
-
 def test_levelfield_test_scores_queries_against_the_gallery(tiny, run, tmp_path: Path) -> None:
     table = with_columns(own_images(tmp_path))
-    for number in range(1, 16, 2):  # noise, so that nothing is retrieved perfectly
-        for sample in range(4):
-            shade = np.random.default_rng((number, sample)).integers(0, 255, (40, 40, 3), dtype=np.uint8)
-            Image.fromarray(shade).save(tmp_path / f"{number}_{sample}.png")
+    for number, file in enumerate(sorted(tmp_path.glob("*.png"))):  # noise, so that nothing is retrieved perfectly
+        noise = np.random.default_rng(number).integers(0, 255, (40, 40, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(file)
     output = tmp_path / "outputs"
     words = [*image_options(tiny, table), "--model.loss", "ArcFaceLoss", "--output", output, "--name", "roles"]
-    code, printed, complaint = run("fit", *words)
-    assert code == 0, complaint
+    printed = succeeded(run("fit", *words))
     assert "split official, fold 0 of 4: 6 classes trained on, 2 validated" in printed
     checkpoint = output / "fit" / "roles" / "0" / "best.ckpt"
     assert read_checkpoint(checkpoint)["levelfield"]["data"]["split"] == "official"
-    code, printed, complaint = run("test", "--ckpt_path", checkpoint, "--trainer.enable_progress_bar", "false")
-    assert code == 0, complaint
+    printed = succeeded(run("test", "--ckpt_path", checkpoint, "--trainer.enable_progress_bar", "false"))
 
     data = MetricDataModule(ImageTable(table), transforms=SMALL)
     data.setup("test")
-    learner = MetricLearner.load_from_checkpoint(checkpoint)
-    embeddings, labels, _ = (part.numpy() for part in embed(learner, data.test_dataloader()))
-    asks = np.array([key.endswith("_0.png") for key in data.test_subset.index.keys])
-    expected = map_at_r(embeddings[asks], labels[asks], embeddings[~asks], labels[~asks])
-    among_all = map_at_r(embeddings, labels, embeddings, labels)
-    assert abs(expected - among_all) > 0.01
+    embeddings, labels, _ = embed(MetricLearner.load_from_checkpoint(checkpoint), data.test_dataloader())
+    asks = torch.tensor([key.endswith("_0.png") for key in data.test_subset.index.keys])
+    expected = retrieval_metrics(embeddings[asks], labels[asks], embeddings[~asks], labels[~asks])["map_at_r"]
+    assert abs(expected - retrieval_metrics(embeddings, labels)["map_at_r"]) > 0.01
     (line,) = (line for line in printed.splitlines() if "test/map_at_r" in line)
     assert float(line.split()[-2]) == pytest.approx(expected, abs=1e-5)
 
@@ -282,7 +232,6 @@ def test_levelfield_test_scores_queries_against_the_gallery(tiny, run, tmp_path:
         (r"1_2\.png", "role", "", r"test sample 1_2\.png has no role: give each test sample"),
         (r"\d*[13579]_0\.png", "role", "gallery", "no test class has the roles query and gallery"),
         (r"\d*[13579]_.*", "role", "query", "no test class has the roles query and gallery"),
-        (r"[1357]_.*", "role", "query", ""),
         (r".*", "split", "train", "set the column split to test"),
     ],
 )
@@ -293,13 +242,7 @@ def test_roles_or_halves_that_cannot_be_tested_are_refused_before_training(
     frame = pd.read_csv(table)
     frame.loc[frame["path"].str.fullmatch(chosen), column] = value
     frame.to_csv(table, index=False)
-    data = MetricDataModule(ImageTable(table), transforms=SMALL)
-    if not message:
-        assert "4 test classes with queries only, which are not scored: class 01, class 03, class 05" in str(
-            data.overview()
-        )
-        return
     with pytest.raises(UserError, match=message):
-        data.setup("fit")
+        MetricDataModule(ImageTable(table), transforms=SMALL).setup("fit")
     if column == "role":
         assert re.search(message, verify(ImageTable(table)).problems[0])
