@@ -18,9 +18,9 @@ from pyarrow import parquet
 from refused import refused, succeeded
 from tiny_text import own_texts, tiny_text_model
 
+from levelfield.analysis.all_classes import on_all_classes
 from levelfield.cli.compare import WRITTEN
 from levelfield.compare import samples
-from levelfield.compare.decide import on_all_classes
 from levelfield.data.dataset import MetricDataset, SampleIndex
 from levelfield.data.datasets import Glyphs, ImageFolder, ImageTable, TextTable
 from levelfield.experiment import Study

@@ -93,14 +93,15 @@ def test_the_scores_of_test_classes_are_those_of_a_loop(kind: str) -> None:
 def test_the_first_line_says_what_to_use_and_the_next_what_it_is_worth(three: StudySpec, part: str) -> None:
     """The checkpoint and the commands are those of `row`, as the first line says."""
     row, features = f"{part}_ntxent", rung(FEATURES, 70.5)
+    words = f"{'a linear layer' if part == 'head' else 'the whole trunk'} trained with ntxent ({row})"
     found = [features, rung(row, 75.0)]
     lines = decision_lines(decide(found), found, three, ["A is better than B."])
     where = "on 10 validation classes (2 of 4 folds)"
-    assert lines[0] == f"Use {row}: of 1 rows clearly above the features {where} it is the best."
+    assert lines[0] == f"Use {words}: of 1 rows clearly above the features {where} it is the best."
     assert lines[1] == "A is better than B."
     assert any("The trunk was not trained" in line for line in lines) == (part == "head")
     none = [features, replace(rung(row, 71.0), same_as="trunk_ntxent")]
     lines = decision_lines(decide(none), none, three)
     assert lines[0] == f"Use the features as they are: no row is clearly above them {where}."
     assert "has +0.5 points there; it would have to be at least" in lines[1]
-    assert f"{row} has the model of trunk_ntxent." in lines
+    assert f"{words} has the model of the whole trunk trained with ntxent (trunk_ntxent)." in lines

@@ -12,10 +12,10 @@ import torch
 import yaml
 from toy_study import TOY, run_study
 
+from levelfield.analysis.all_classes import on_all_classes
 from levelfield.analysis.conditions import cap_lines
 from levelfield.analysis.status import status_lines
 from levelfield.analysis.verify import verify_study
-from levelfield.compare.decide import on_all_classes
 from levelfield.core.errors import UserError
 from levelfield.experiment import Study
 from levelfield.study.folder import StudyFolder

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import yaml
 
+from levelfield.analysis.all_classes import on_all_classes
 from levelfield.analysis.verdict import DECISION
 from levelfield.cli.commands import MINUTES
 from levelfield.cli.study import run, with_overrides
-from levelfield.compare.decide import decide, decision_lines, measured, on_all_classes, rungs
+from levelfield.compare.decide import decide, decision_lines, measured, rungs
 from levelfield.compare.measure import Machine, machine_here
 from levelfield.compare.plan import HEADS, LOSSES, ON_GPU, PAIR, TRUNK, Planner
 from levelfield.compare.samples import A_MINUTE, blocks_of, data_settings, split_of, usable

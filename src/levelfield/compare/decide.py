@@ -6,8 +6,7 @@ Of those rows the best is taken. The test classes have no say: they measure what
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from statistics import fmean, median_low
+from statistics import fmean
 
 import numpy as np
 import torch
@@ -16,17 +15,17 @@ from levelfield.analysis import class_interval as over_classes
 from levelfield.analysis.class_interval import ClassScores, class_interval, from_sums
 from levelfield.analysis.shown_names import shown_names
 from levelfield.analysis.stored_embeddings import stored_embeddings
-from levelfield.core.errors import UserError
 from levelfield.metrics import retrieval_metrics
 from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.metrics.nearest import nearest
 from levelfield.study.folder import StudyFolder
-from levelfield.study.jobs import CONFIG, folds_of
+from levelfield.study.jobs import folds_of
 from levelfield.study.spec import ALPHA, BASELINE, OF, StudySpec, is_baseline
 from levelfield.study.test_scores import EmbeddedTest, class_sums, retrieval_sets
 from levelfield.study.untrained import FEATURES
 
 UNTOUCHED = f"{BASELINE}[{FEATURES}]"
+PARTS = {"trunk": "the whole trunk", "head": "a linear layer"}
 
 
 @dataclass(frozen=True)
@@ -152,31 +151,12 @@ def decision_lines(decision: Decision, found: Sequence[Rung], spec: StudySpec, t
 
 
 def _names(spec: StudySpec) -> dict[str, str]:
-    """The rows as in the table: `the features`, `"features, whitened"`, `head_ntxent`."""
+    """The rows in words, such as `the features` or `the whole trunk trained with ntxent (trunk_ntxent)`."""
     names = shown_names(spec)
-    for row in filter(is_baseline, names):
-        names[row] = "the features" if names[row] == FEATURES else f'"{names[row]}"'
+    for row, name in names.items():
+        part, _, loss = row.partition("_")
+        if is_baseline(row):
+            names[row] = "the features" if name == FEATURES else f'"{name}"'
+        elif part in PARTS:
+            names[row] = f"{PARTS[part]} trained with {loss.replace('_', ' ')} ({row})"
     return names
-
-
-def on_all_classes(study: StudyFolder, row: str, folder: Path) -> tuple[list[str], float | None]:
-    """The `levelfield fit` command that trains a row on the whole training half, and the share of its weights.
-
-    The steps (at least 1), and the share alpha of a derived average, are the lower medians over the folds of all runs:
-    an outlier does not change them, and a mode would often be a tie. Alpha is None for a row that is no average. The
-    command names the study's folder as `folder`.
-
-    Raises:
-        UserError: no training of the row was validated.
-    """
-    spec, results = study.spec, study.state.results
-    source = spec.derived.get(row, {}).get(OF, row)
-    trained, own = ([job for run in range(spec.runs) for job in folds_of(spec, each, run)] for each in (source, row))
-    steps = [results[job]["ending"]["best_step"] for job in trained if results.get(job, {}).get("validation")]
-    alphas = [results[job][ALPHA] for job in own if ALPHA in results.get(job, {})]
-    if not steps:
-        raise UserError(f"{row}: no run in {study.folder} was validated, so its training length is unknown")
-    words = ["levelfield", "fit", "--config", str(folder / trained[0].path / CONFIG), "--data.fold", "none"]
-    words += ["--name", folder.name, "--trainer.max_epochs", "-1"]
-    words += ["--trainer.max_steps", str(max(1, median_low(steps)))]
-    return words, median_low(alphas) if alphas else None
