@@ -240,7 +240,7 @@ def _warn_of_traps(learner: Any, datamodule: Any) -> None:
         part = getattr(learner, name)
         for module in part.modules() if isinstance(part, nn.Module) else ():
             for key in [key for key, value in vars(module).items() if isinstance(value, Tensor)]:
-                rank_zero_warn(f"--model.{name}: self.{key} is a plain tensor: use self.register_buffer('{key}', ...)")
+                rank_zero_warn(f"--model.{name} {type(module).__name__}: self.{key} is no buffer: use register_buffer")
 
 
 def _takes(module: nn.Module, arguments: int) -> bool:
