@@ -203,7 +203,7 @@ def check_call(loss: nn.Module, miner: nn.Module | None) -> None:
         if module is not None and not _takes(module, 2):
             raise UserError(f"--model.{part} {type(module).__name__}: its forward must take (embeddings, labels)")
     if miner is not None and not _takes(loss, 3):
-        raise UserError(f"--model.loss {type(loss).__name__} cannot use --model.miner (no indices_tuple): leave it out")
+        raise UserError(f"--model.loss {type(loss).__name__} cannot use --model.miner {type(miner).__name__}: drop it")
 
 
 def check_numbers(learner: Any, **returned: Any) -> None:
