@@ -100,7 +100,7 @@ def check_trained_classes(learner: Any, datamodule: MetricDataModule) -> None:
     if not has_weights or has_same_classes(learner.trained_on, datamodule):
         return
     if learner.loss_factory is None:
-        raise UserError("the loss has weights of other classes: give it as a class or partial, or a new learner")
+        raise UserError(f"{type(learner.loss).__name__} has weights of other classes: give it as a class or partial")
     learner.loss, learner.num_classes = learner.loss_without_classes(), None
     warnings.warn(f"'{origin}' was trained on other classes: its loss starts from scratch", stacklevel=2)
 

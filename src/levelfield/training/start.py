@@ -203,7 +203,7 @@ def check_call(loss: nn.Module, miner: nn.Module | None) -> None:
         if module is not None and not _takes(module, 2):
             raise UserError(f"--model.{part} {type(module).__name__}: its forward must take (embeddings, labels)")
     if miner is not None and not _takes(loss, 3):
-        raise UserError(f"--model.loss {type(loss).__name__} cannot use --model.miner (no indices_tuple): leave it out")
+        raise UserError(f"--model.loss {type(loss).__name__} cannot use --model.miner {type(miner).__name__}: drop it")
 
 
 def check_numbers(learner: Any, **returned: Any) -> None:
@@ -240,7 +240,7 @@ def _warn_of_traps(learner: Any, datamodule: Any) -> None:
         part = getattr(learner, name)
         for module in part.modules() if isinstance(part, nn.Module) else ():
             for key in [key for key, value in vars(module).items() if isinstance(value, Tensor)]:
-                rank_zero_warn(f"--model.{name}: self.{key} is a plain tensor: use self.register_buffer('{key}', ...)")
+                rank_zero_warn(f"--model.{name} {type(module).__name__}: self.{key} is no buffer: use register_buffer")
 
 
 def _takes(module: nn.Module, arguments: int) -> bool:
