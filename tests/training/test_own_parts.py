@@ -161,7 +161,6 @@ def test_a_new_terminal_finds_ones_own_parts_where_it_stands(command, own, run, 
 
 def test_the_page_s_learner_fits_and_comes_back(desk, tiny, run, monkeypatch):
     monkeypatch.syspath_prepend(desk)
-    assert len(LEARNER.splitlines()) <= 16
     printed = succeeded(run(*FIT, *tiny, "--trainer.max_epochs", "1"))
     assert f"next: levelfield {shlex.join(VALIDATE)}\n" in printed
     best = desk / VALIDATE[VALIDATE.index("--ckpt_path") + 1]

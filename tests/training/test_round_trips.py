@@ -150,6 +150,7 @@ def test_a_learner_is_stored_logged_loaded_and_trained_on_as_it_was_made(name: s
     for key, weight in python["state_dict"].items():
         assert torch.equal(weight, command["state_dict"][key]), key
     for path, content, logged in zip(fits.paths, (python, command), fits.logged, strict=True):
+        assert "num_workers" not in content["datamodule_hyper_parameters"]
         for argument in LEARNERS[name]:
             assert logged["model"][argument] == content["hyper_parameters"][argument]
         assert trained_on(MetricLearner.load_from_checkpoint(path)) == expected
