@@ -59,7 +59,11 @@ IN_MAKE_TEST = {"class weights", "memory", "chunks", "features"}
 TRAININGS = [
     *(("cpu", "32-true", name) for name in METHODS),
     *(pytest.param("pretended", "64-true", name, marks=pytest.mark.slow) for name in IN_MAKE_TEST),
-    *(pytest.param("pretended", "64-true", name, marks=pytest.mark.full) for name in LEARNERS.keys() - IN_MAKE_TEST),
+    *(
+        pytest.param("pretended", "64-true", name, marks=pytest.mark.full)
+        for name in LEARNERS
+        if name not in IN_MAKE_TEST
+    ),
     *(pytest.param("cuda", each, name, marks=ON_CUDA) for each in PRECISIONS for name in METHODS),
 ]
 
