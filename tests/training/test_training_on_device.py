@@ -55,7 +55,7 @@ TRAINERS: dict[str, dict[str, Any]] = {
 }
 # How far a loss may lie from float64's: a GPU's convolutions in float32 are TF32, unless it is told otherwise.
 PRECISIONS = {"64-true": 1e-6, "32-true": 5e-3, "bf16-mixed": 5e-2, "16-mixed": 2e-2}
-IN_MAKE_TEST = {"class weights", "memory", "chunks", "features"}
+IN_MAKE_TEST = ("class weights", "memory", "chunks", "features")
 TRAININGS = [
     *(("cpu", "32-true", name) for name in METHODS),
     *(pytest.param("pretended", "64-true", name, marks=pytest.mark.slow) for name in IN_MAKE_TEST),
