@@ -11,7 +11,7 @@ import pytest
 import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from pretended_gpu import pretended_gpu
-from study_engine import SMALL, run_file, run_study, small_study, tables
+from study_engine import PLAIN, run_file, run_study, small_study, tables
 from torch.utils.data import DataLoader, TensorDataset
 
 from levelfield.core.configuration import set_dotted
@@ -23,22 +23,12 @@ from levelfield.models import LoRA, TimmTrunk
 from levelfield.study import seal
 from levelfield.study.folder import ARCHIVED, StudyFolder, scores_hash
 from levelfield.study.jobs import folds_of
-from levelfield.study.seal import (
-    SideBySide,
-    _embed,
-    _halves,
-    _samples,
-    _test_data,
-    _Tests,
-    score_run,
-)
+from levelfield.study.seal import score_run
 from levelfield.study.spec import StudySpec
 from levelfield.study.test_scores import EmbeddedTest, score_folds
 from levelfield.study.workers import Unit
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
-
-CONTRASTIVE_ONLY = SMALL.replace("  mine: {model: {loss: my_loss.Mine}}\n", "")
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -48,17 +38,16 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 @pytest.mark.slow
 def test_the_line_is_written_before_a_test_half_is_set_up(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEVELFIELD_CACHE", str(here / "cache"))
-    seen: list[tuple[str, int, int]] = []
+    places = (here / "out" / LEDGER, here / "cache" / "evaluations" / LEDGER)
+    seen: set[tuple[str, int, int]] = set()
     setup = MetricDataModule.setup
 
     def watched(self: MetricDataModule, stage: str) -> None:
-        copies = sum('"evaluated"' in line for line in _texts(here / "out"))
-        in_cache = sum('"evaluated"' in line for line in _texts(here / "cache" / "evaluations"))
-        seen.append((stage, copies, in_cache))
+        seen.add((stage, *(file.exists() and file.read_text().count('"evaluated"') for file in places)))
         setup(self, stage)
 
     monkeypatch.setattr(MetricDataModule, "setup", watched)
-    study = run_file(small_study(here, text=CONTRASTIVE_ONLY), here / "out")
+    study = run_file(small_study(here, text=PLAIN), here / "out")
     assert {each for each in seen if each[0] != "test"} <= {("fit", 0, 0), ("validate", 0, 0), ("validate", 1, 1)}
     assert {each for each in seen if each[0] == "test"} == {("test", 1, 1)}
     evaluated, finished = lines(study.folder)
@@ -71,14 +60,9 @@ def test_the_line_is_written_before_a_test_half_is_set_up(here: Path, monkeypatc
         score_run(replace(left_to_test(study, study.test_file("contrastive", 0))[1].arguments[0], evaluation="another"))
 
 
-def _texts(folder: Path) -> list[str]:
-    file = folder / LEDGER
-    return file.read_text().splitlines() if file.exists() else []
-
-
 @pytest.mark.slow
 def test_lost_scores_are_another_evaluation_and_so_is_a_reason(archived, here: Path) -> None:
-    file, folder = small_study(here, text=CONTRASTIVE_ONLY), Path(shutil.copytree(archived[0], here / "out"))
+    file, folder = small_study(here, text=PLAIN), Path(shutil.copytree(archived[0], here / "out"))
     study = StudyFolder.begun(folder)
     before = tables(folder)
     score = study.test_file("contrastive", 0)
@@ -108,11 +92,11 @@ def change(file: Path, **content: Any) -> dict[str, Any]:
     return result
 
 
-def left_to_test(study: StudyFolder, file: Path) -> tuple[_Tests, Unit]:
+def left_to_test(study: StudyFolder, file: Path) -> tuple[seal._Tests, Unit]:
     """The tests of a study's evaluation when the scores in `file` are lost."""
     content = file.read_bytes()
     file.unlink()
-    tests = _Tests(study, lines(study.folder)[0]["id"])
+    tests = seal._Tests(study, lines(study.folder)[0]["id"])
     file.write_bytes(content)
     (unit,) = tests.ready()
     return tests, unit
@@ -173,7 +157,7 @@ def test_each_row_is_embedded_with_its_own_settings(copy: Path, spec: StudySpec)
     task = left_to_test(study, study.test_file("contrastive", 0))[1].arguments[0]
     for size in (5, 7):
         config = set_dotted(task.config, "data.eval_batch_size", size)
-        assert _test_data(replace(task, config=config))[1].batch_size == size
+        assert seal._test_data(replace(task, config=config))[1].batch_size == size
 
 
 def test_scores_that_are_kept_are_of_the_samples_that_are_here(copy: Path, spec: StudySpec) -> None:
@@ -181,17 +165,17 @@ def test_scores_that_are_kept_are_of_the_samples_that_are_here(copy: Path, spec:
     study = StudyFolder(copy, spec)
     file, scores = study.test_file("contrastive", 0), study.read_test("contrastive", 0)
     (copy / LEDGER).write_text((copy / LEDGER).read_text().splitlines()[0] + "\n")
-    tests = _Tests(study, "another")
+    tests = seal._Tests(study, "another")
     assert tests.scored.keys() == {study.test_file("contrastive", run) for run in range(2)}
     assert tests.scored[file] == json.loads(file.read_text()) == scores | {"evaluation": "another"}
     assert {unit.function for unit in tests.ready()} == {score_run}, "the other rows have embeddings"
     assert "contrastive" not in {unit.row for unit in tests.ready()}
     change(file, data={"fingerprint": "of others"}, evaluation=scores["evaluation"])
     with pytest.raises(UserError, match=str(file)):
-        _halves(study)
+        seal._halves(study)
     file.unlink()
     with pytest.raises(UserError, match=str(file)):
-        _halves(StudyFolder(copy, spec))
+        seal._halves(StudyFolder(copy, spec))
 
 
 def test_all_runs_of_an_evaluation_are_of_the_same_samples(copy: Path, spec: StudySpec) -> None:
@@ -208,15 +192,6 @@ def test_all_runs_of_an_evaluation_are_of_the_same_samples(copy: Path, spec: Stu
     assert len(lines(copy)) == 1, "it has not finished"
 
 
-def test_a_sample_of_several_test_halves_counts_once() -> None:
-    dataset = SimpleNamespace(contents_of=list)
-    halves = [
-        SimpleNamespace(dataset=dataset, half=lambda _, names=names: SimpleNamespace(keys=names))
-        for names in ("ab", "bc", "cda")
-    ]
-    assert sorted(_samples(halves)) == ["a", "b", "c", "d"]  # type: ignore[arg-type]
-
-
 class Halved(MetricLearner):
     """Embeds with a `forward` of its own."""
 
@@ -229,7 +204,7 @@ def test_folds_that_share_a_trunk_embed_as_each_alone(made: type[MetricLearner])
     trunk, images = TimmTrunk("test_resnet", weights=None), torch.randn(5, 3, 32, 32)
     learners = [made(trunk, ContrastiveLoss(), embedding_size=4).eval() for _ in range(2)]
     with torch.no_grad():
-        torch.testing.assert_close(SideBySide(learners)(images), torch.stack([one(images) for one in learners], 1))
+        torch.testing.assert_close(seal.SideBySide(learners)(images), torch.stack([one(images) for one in learners], 1))
 
 
 @pytest.mark.parametrize("adapter", [None, LoRA(rank=2, target_modules=["conv1.3"])], ids=["frozen", "adapted"])
@@ -250,8 +225,7 @@ def test_folds_with_trunks_of_their_own_embed_as_each_alone(adapter: LoRA | None
     loader = DataLoader(TensorDataset(torch.randn(6, 3, 32, 32), number, number), batch_size=4)
     alone = [embed(learner, loader).embeddings for learner in learners]
     here = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device("cpu")))
-    training = SimpleNamespace(
-        model=learners[0], datamodule=SimpleNamespace(features=False), trainer=here, config_dump={}
-    )
-    found = _embed(paths, training, loader)  # type: ignore[arg-type]
+    data = SimpleNamespace(features=False)
+    training = SimpleNamespace(model=learners[0], datamodule=data, trainer=here, config_dump={})
+    found = seal._embed(paths, training, loader)  # type: ignore[arg-type]
     torch.testing.assert_close([samples.embeddings for samples in found], alone)
