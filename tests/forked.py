@@ -213,10 +213,3 @@ def children(process: int) -> list[int]:
             with suppress(FileNotFoundError, ProcessLookupError):
                 found += [int(child) for child in (thread / "children").read_text().split()]
     return [*found, *(further for child in found for further in children(child))]
-
-
-def command_of(process: int) -> str:
-    try:
-        return Path(f"/proc/{process}/cmdline").read_text().replace("\0", " ")
-    except (FileNotFoundError, ProcessLookupError):
-        return ""

@@ -1,5 +1,6 @@
 """`levelfield data`: what is there, whether it is whole, and one line for each mistake."""
 
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 from zipfile import ZipFile
@@ -7,10 +8,9 @@ from zipfile import ZipFile
 import pytest
 from PIL import Image
 from printed import numbers
+from refused import succeeded
 
 from levelfield.cli.data import named_datasets
-from levelfield.cli.main import main as levelfield
-from levelfield.cli.main import run as typed
 
 
 @pytest.fixture(autouse=True)
@@ -29,15 +29,12 @@ def small_omniglot(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_list_tells_what_is_there_and_what_is_broken(small_omniglot: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_tells_what_is_there_and_what_is_broken(small_omniglot: Path, run: Callable) -> None:
     (small_omniglot / "grocery_store").mkdir()
-    assert typed("data", ["list", "--root", str(small_omniglot)]) == 0
-    printed = capsys.readouterr().out
-    rows = [line.split() for line in printed.splitlines()]
-    assert ["glyphs", "1,228", "16,752", "yes", "half"] in [row[:5] for row in rows]
-    assert ["omniglot", "1,623", "32,460", "yes"] in [row[:4] for row in rows]
-    assert ["cub200", "200", "11,788", "no"] in [row[:4] for row in rows]
-    table, _, below = printed.partition("\nsop")
+    table, _, below = succeeded(run("data", "list", "--root", small_omniglot)).partition("\nsop")
+    rows = [line.split()[:4] for line in table.splitlines()]
+    for row in ("glyphs 1,228 16,752 yes", "omniglot 1,623 32,460 yes", "cub200 200 11,788 no"):
+        assert row.split() in rows
     assert max(len(line) for line in table.splitlines()) <= 120
     assert f"{small_omniglot}/grocery_store/dataset/classes.csv" in below
     assert "cub200" not in below  # what was never fetched is no mistake
@@ -56,10 +53,9 @@ def test_list_has_the_named_data_sets_with_their_published_counts() -> None:
     assert sorted(tuple(map(str, each)) for each in found) == published
 
 
-def test_a_card_has_all_that_is_known(small_omniglot, capsys, monkeypatch):
+def test_a_card_has_all_that_is_known(small_omniglot: Path, run: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEVELFIELD_DATA", str(small_omniglot))
-    assert typed("data", ["list", "omniglot", "cub200"]) == 0
-    omniglot, cub = capsys.readouterr().out.split("\ncub200\n")
+    omniglot, cub = succeeded(run("data", "list", "omniglot", "cub200")).split("\ncub200\n")
     facts = dict(line.strip().split(": ", 1) for line in omniglot.splitlines() if ": " in line)
     wanted = {"counts": "1,623 classes, 32,460 samples (image)", "licence": "MIT", "ready": "yes"}
     wanted |= {"source": "https://github.com/brendenlake/omniglot", "folder": f"{small_omniglot}/omniglot"}
@@ -69,30 +65,31 @@ def test_a_card_has_all_that_is_known(small_omniglot, capsys, monkeypatch):
     assert f"no folder {small_omniglot}/cub200" in cub
 
 
-def test_verify_lists_every_problem_and_exits_with_2(small_omniglot: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert levelfield(["data", "verify", "omniglot", "--data.root", str(small_omniglot)]) == 2
-    *counts, broken = capsys.readouterr().out.splitlines()
-    assert [numbers(line) for line in counts] == [[2, 2, 3], [2, 1623], [2, 32460]], "classes, samples, problems"
+def test_verify_lists_every_problem_and_exits_with_2(small_omniglot: Path, run: Callable) -> None:
+    code, printed, _ = run("data", "verify", "omniglot", "--data.root", small_omniglot)
+    *counts, broken = printed.splitlines()
+    found = [numbers(line) for line in counts]
+    assert (code, found) == (2, [[2, 2, 3], [2, 1623], [2, 32460]]), "classes, samples, problems"
     assert "images_evaluation/Tengwar/character01/0001_01.png" in broken
 
 
 @pytest.mark.full
-def test_verify_opens_the_real_data(data_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert typed("data", ["verify", "grocery_store", "omniglot", "--root", str(data_root)]) == 0
-    *counts, twice = capsys.readouterr().out.splitlines()
+def test_verify_opens_the_real_data(data_root: Path, run: Callable) -> None:
+    printed = succeeded(run("data", "verify", "grocery_store", "omniglot", "--root", data_root))
+    *counts, twice = printed.splitlines()
     assert [numbers(line) for line in counts] == [[81, 5421], [1623, 32460], [1, 0, 0]]
     drawings = "images_background/Braille/character01/0192_03.png", "images_background/Braille/character01/0192_19.png"
     assert all(drawing in twice for drawing in drawings)
 
 
-def test_verify_opens_ones_own_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_opens_ones_own_data(tmp_path: Path, run: Callable) -> None:
     for name, shade in (("a/1", 110), ("a/2", 120), ("b/1", 120)):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         Image.new("RGB", (8, 8), (shade, 0, 0)).save(tmp_path / f"{name}.png")
-    (tmp_path / "images.csv").write_text("path,label\na/1.png,a\na/2.png,a\nb/1.png,b\n")
-    (tmp_path / "texts.csv").write_text("text,label\ngood day,a\nbye,b\n")
-    assert typed("data", ["verify", str(tmp_path / "images.csv"), str(tmp_path / "texts.csv"), str(tmp_path)]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    images, texts, both = (tmp_path / f"{name}.csv" for name in ("images", "texts", "both"))
+    images.write_text("path,label\na/1.png,a\na/2.png,a\nb/1.png,b\n")
+    texts.write_text("text,label\ngood day,a\nbye,b\n")
+    lines = succeeded(run("data", "verify", images, texts, tmp_path)).splitlines()
     assert [numbers(line) for line in lines if ".png" not in line] == [
         *([2, 3], [1], [1], [1, 1, 1]),  # classes and samples, classes of one sample, to train on, samples twice
         *([2, 2], [2], [1]),
@@ -102,9 +99,8 @@ def test_verify_opens_ones_own_data(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert len(twice) == 2
     assert all("a/2.png (a, training)" in line and "b/1.png (b, test)" in line for line in twice)
     (tmp_path / "b" / "1.png").unlink()
-    for name, named in (("images.csv", "images.csv, row 4"), ("nowhere.csv", f"{tmp_path}/nowhere.csv")):
-        assert typed("data", ["verify", str(tmp_path / name)]) == 2
-        assert named in capsys.readouterr().out
-    (tmp_path / "both.csv").write_text("text,label,path\ngood day,a,a/1.png\nbye,b,a/2.png\n")
-    assert typed("data", ["verify", str(tmp_path / "both.csv")]) == 0
-    assert "image_table: 2 classes, 2 samples" in capsys.readouterr().out
+    for file, named in ((images, "images.csv, row 4"), (tmp_path / "nowhere.csv", f"{tmp_path}/nowhere.csv")):
+        code, printed, _ = run("data", "verify", file)
+        assert (code, named in printed) == (2, True)
+    both.write_text("text,label,path\ngood day,a,a/1.png\nbye,b,a/2.png\n")
+    assert "image_table: 2 classes, 2 samples" in succeeded(run("data", "verify", both))

@@ -40,27 +40,32 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def environment(site: Path) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": f"{site}:src", "OMP_NUM_THREADS": "1"}
+def there(site: Path) -> Callable[..., subprocess.CompletedProcess]:
+    """Runs Python in a folder, with the wheel."""
+    environment = {**os.environ, "PYTHONPATH": f"{site}:src", "OMP_NUM_THREADS": "1"}
+
+    def there(folder: Path, *words: str) -> subprocess.CompletedProcess:
+        command = [sys.executable, *words]
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    return there
 
 
 @pytest.fixture(scope="module")
-def project(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def project(there: Callable, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("empty")
-    command = [sys.executable, "-m", "levelfield", "init", "mine"]
-    done = subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True, text=True)
-    assert (done.stderr, len(done.stdout.splitlines())) == ("", 3)
+    assert there(folder, "-m", "levelfield", "init", "mine").stderr == ""
     return folder / "mine"
 
 
-def test_the_wheel_carries_every_configuration(site: Path, environment: dict[str, str], tmp_path: Path) -> None:
+def test_the_wheel_carries_every_configuration(site: Path, there: Callable, tmp_path: Path) -> None:
     configs = REPOSITORY / "configs"
     for file in configs.rglob("*.yaml"):
         assert (site / "levelfield/configs" / file.relative_to(configs)).read_bytes() == file.read_bytes()
     code = "from levelfield.core import configuration; print(configuration.find_configuration('data/glyphs.yaml'))"
-    found = [sys.executable, "-c", code]
-    printed = subprocess.run(found, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True)
-    assert Path(printed.stdout.strip()) == site / "levelfield/configs/data/glyphs.yaml"
+    assert Path(there(tmp_path, "-c", code).stdout.strip()) == site / "levelfield/configs/data/glyphs.yaml"
 
 
 def test_the_files_have_the_projects_name(project: Path) -> None:
@@ -75,11 +80,9 @@ WORDS = [["-m", "pytest", "-q"], pytest.param(["train.py", "--epochs", "1", "--s
 
 @pytest.mark.processes
 @pytest.mark.parametrize("words", WORDS, ids=" ".join)
-def test_its_commands_end_well(words: list[str], project: Path, environment: dict[str, str], tmp_path: Path) -> None:
-    folder = shutil.copytree(project, tmp_path / "mine")
-    done = subprocess.run([sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "4 passed" in done.stdout or "validation MAP@R 0." in done.stdout
+def test_its_commands_end_well(words: list[str], project: Path, there: Callable, tmp_path: Path) -> None:
+    printed = there(shutil.copytree(project, tmp_path / "mine"), *words).stdout
+    assert "4 passed" in printed or "validation MAP@R 0." in printed
 
 
 FEW = {"num_classes: 96": "num_classes: 16", "_epoch: 20": "_epoch: 2", "epochs: 3": "epochs: 1", "runs: 3": "runs: 1"}
@@ -87,7 +90,7 @@ FEW = {"num_classes: 96": "num_classes: 16", "_epoch: 20": "_epoch: 2", "epochs:
 
 @pytest.mark.full
 @pytest.mark.processes
-def test_its_notebook_runs_its_study(project: Path, environment: dict[str, str], tmp_path: Path) -> None:
+def test_its_notebook_runs_its_study(project: Path, there: Callable, tmp_path: Path) -> None:
     folder = shutil.copytree(project, tmp_path / "mine")
     text = (folder / "study.yaml").read_text()
     for full, less in FEW.items():
@@ -96,11 +99,8 @@ def test_its_notebook_runs_its_study(project: Path, environment: dict[str, str],
     (folder / "study.yaml").write_text(text)
     cells = json.loads((folder / "study.ipynb").read_text())["cells"]
     code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-    command = [sys.executable, "-c", f"{code}\nprint(*scores.method)"]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    rows = set(done.stdout.splitlines()[-1].split())
-    assert rows == {"pretrained", "my_loss", "contrastive", "multi_similarity"}
+    printed = there(folder, "-c", f"{code}\nprint(*scores.method)").stdout
+    assert {*printed.splitlines()[-1].split()} == {"pretrained", "my_loss", "contrastive", "multi_similarity"}
 
 
 @pytest.mark.processes

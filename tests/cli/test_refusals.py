@@ -239,6 +239,8 @@ def test_another_data_set_than_the_checkpoints_and_an_option_of_test_alone_are_r
         refused(run(command, *checkpoint, "--data.dataset.num_classes", "60"), "(train_classes)")
     for command, option in (("validate", "--reopen-test"), ("predict", "--reopen_test")):
         refused(run(command, *checkpoint, f"{option}=x"), option)
+    refused(run("validate", *checkpoint, "--config", fitted / "config.yaml"), str(fitted / "best.ckpt"))
+    refused(run("validate", *checkpoint, "--print_config"), "--print_config", "fit")
 
 
 @pytest.mark.parametrize("command", ["status", "report", "verify", "archive"])
@@ -260,37 +262,33 @@ def test_a_configuration_is_printed_before_it_is_complete_and_is_a_file_for_conf
     assert yaml.safe_load(again)["data"] == set_dotted(found["data"], "dataset.table", "all.csv")
 
 
-TORCHRUN = {
-    **{"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"},
-    **{"TORCHELASTIC_RUN_ID": "none", "GROUP_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"},
-}
-SRUN = {
-    **{"SLURM_JOB_NAME": "levelfield", "SLURM_JOB_ID": "7", "SLURM_NODELIST": "node7", "SLURM_NNODES": "1"},
-    **{"SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2", "SLURM_STEP_NUM_TASKS": "2"},
-    **{"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"},
-}
-SBATCH = {name: value for name, value in SRUN.items() if name != "SLURM_STEP_NUM_TASKS"}
-ONE_TASK = SBATCH | {"SLURM_NTASKS": "1", "SLURM_NTASKS_PER_NODE": "1"}
-LAUNCHED = {
-    "torchrun, other": (TORCHRUN, "--trainer.devices 3", "torchrun .* 2 .* 3"),
-    "srun, other": (SRUN, "--trainer.devices 3", "srun .* 2 .* 3"),
-    "srun, nodes": (SRUN | {"SLURM_NNODES": "2"}, "--trainer.devices 2", "srun .*--trainer.num_nodes 2"),
-    "torchrun, nodes": (
-        *(TORCHRUN | {"LOCAL_WORLD_SIZE": "1", "GROUP_WORLD_SIZE": "2"}, "--trainer.devices 2"),
-        "torchrun .*--trainer.num_nodes 2",
+TORCHRUN = "RANK=0 LOCAL_RANK=0 GROUP_RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 GROUP_WORLD_SIZE=1 "
+TORCHRUN += "TORCHELASTIC_RUN_ID=none MASTER_ADDR=127.0.0.1 MASTER_PORT=29500"
+SBATCH = "SLURM_JOB_NAME=levelfield SLURM_JOB_ID=7 SLURM_NODELIST=node7 SLURM_NNODES=1 SLURM_NTASKS=2 "
+SBATCH += "SLURM_NTASKS_PER_NODE=2 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0"
+SRUN = f"{SBATCH} SLURM_STEP_NUM_TASKS=2"
+# The variables of a launcher, of which a later value counts, an option, and what the refusal says.
+LAUNCHED = [
+    (TORCHRUN, "--trainer.devices 3", "torchrun .* 2 .* 3"),
+    (SRUN, "--trainer.devices 3", "srun .* 2 .* 3"),
+    (f"{SRUN} SLURM_NNODES=2", "--trainer.devices 2", "srun .*--trainer.num_nodes 2"),
+    (f"{TORCHRUN} LOCAL_WORLD_SIZE=1 GROUP_WORLD_SIZE=2", "--trainer.devices 2", "torchrun .*--trainer.num_nodes 2"),
+    (
+        f"{SBATCH} SLURM_NTASKS=1 SLURM_NTASKS_PER_NODE=1",
+        "--trainer.devices 8",
+        "devices.* 1 of 8 .*SLURM_NTASKS",
     ),
-    "sbatch, one task": (ONE_TASK, "--trainer.devices 8", "--trainer.devices.* 1 of 8 .*unset SLURM_NTASKS"),
-    "sbatch, no srun": (SBATCH, "--trainer.devices 2", "--trainer.devices.* 1 of 2 .* srun "),
-    "nobody": ({}, "--trainer.num_nodes 2", "--trainer.num_nodes 2.* torchrun"),
-}
+    (SBATCH, "--trainer.devices 2", "--trainer.devices.* 1 of 2 .* srun "),
+    ("", "--trainer.num_nodes 2", "--trainer.num_nodes 2.* torchrun"),
+]
 
 
-@pytest.mark.parametrize(("environment", "words", "named"), LAUNCHED.values(), ids=LAUNCHED)
+@pytest.mark.parametrize(("environment", "words", "named"), LAUNCHED)
 def test_numbers_that_contradict_the_launcher_are_one_line_before_anybody_is_awaited(
     environment, words, named, run, tmp_path, monkeypatch
 ):
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
+    for variable in environment.split():
+        monkeypatch.setenv(*variable.split("="))
     result = run("fit", *TINY, *ARCFACE, "--trainer.accelerator", "cpu", *words.split(), "--output", tmp_path)
     refused(result)
     assert re.search(named, result[2]), result[2]

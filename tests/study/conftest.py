@@ -5,11 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from study_engine import SMALL, run_file, small_study
+from study_engine import PLAIN, run_file, small_study
 
 from levelfield.study.archive import write_archive
-
-PLAIN = SMALL.replace("  mine: {model: {loss: my_loss.Mine}}\n", "")
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Rows made of others and references: averages, PCA, whitening, discriminants, against the same computed apart."""
 
-import io
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,26 +7,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import yaml
-from rich.console import Console
 from scipy.linalg import inv, sqrtm
 from sklearn.covariance import ledoit_wolf
-from study_engine import run_file, tables
+from study_engine import evaluations, run_file, tables
 from torch.nn.functional import normalize
-from toy_study import TOY, run_study
+from toy_study import TOY
 
-from levelfield.analysis.results import ResultRow, collect_rows
+from levelfield.analysis.results import collect_rows
 from levelfield.analysis.shown_names import shown_names
 from levelfield.analysis.verify import verify_study
 from levelfield.core.errors import UserError
-from levelfield.core.ledger import EVALUATED, read_lines
 from levelfield.metrics import retrieval_metrics
-from levelfield.report.facts import commands
 from levelfield.report.page import write_report
 from levelfield.report.table import study_table
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job, job_config
-from levelfield.study.rows import load_spec
 from levelfield.training.build import Training
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
@@ -44,7 +37,7 @@ derived:
   averaged: {{of: trunk, alpha: validated}}
   half: {{of: trunk, alpha: 0.5}}
   small: {{of: trunk, pca: 8}}
-references: [features]
+references: [features, pca32, lda, whitening, whitening8]
 trunks:
   wide: {{model: {{trunk: {{class_path: levelfield.models.TimmTrunk, init_args: {{name: resnet10t, weights: null}}}}}}}}
 folds: 2
@@ -68,36 +61,35 @@ def learnt(study: StudyFolder, row: str, fold: int = 0) -> MetricLearner:
     return MetricLearner.load_from_checkpoint(study.checkpoint(Job(row, "run", 0, fold)))
 
 
-def result(study: StudyFolder, row: str, fold: int = 0) -> dict:
-    return json.loads((study.folder / Job(row, "run", 0, fold).path / "result.json").read_text())
+ROWS = ["pretrained", *(f"pretrained[{name}]" for name in ("features", "pca32", "lda", "whitening", "whitening8"))]
 
 
 def test_the_first_blocks_are_validated_and_all_others_train(ladder: StudyFolder) -> None:
     """32 classes: 16 of them in 4 blocks of 4, so 12 train."""
-    rows = ["pretrained", "pretrained[features]", "pretrained[features-wide]", "pretrained_one_pca"]
-    assert ladder.spec.rows == [*rows, "head", "trunk", "averaged", "half", "small"]
+    trained = ["head", "trunk", "averaged", "half", "small"]
+    assert ladder.spec.rows == [*ROWS, "pretrained[features-wide]", "pretrained_one_pca", *trained]
     for fold in (0, 1):
         data = torch.load(ladder.checkpoint(Job("head", "run", 0, fold)), weights_only=True)["levelfield"]["data"]
         assert (len(data["train_classes"]), len(data["val_classes"])) == (12, 4)
-    assert verify_study(ladder) == []
     written = [table.read_text() for table in (ladder.results_file, ladder.summary_file)]
     assert all(all(f"\n{row}," in text for row in ladder.spec.rows) for text in written)
 
 
+def test_each_reference_is_a_row_that_is_tested_once(ladder: StudyFolder) -> None:
+    assert [row.method for row in collect_rows(ladder) if row.stage == "test"].count("pretrained[lda]") == 3 * 3
+    text, page, names = repr(study_table(ladder)), write_report(ladder).read_text(), shown_names(ladder.spec)
+    assert all(names[row] in text for row in ROWS)
+    assert all(f'title="{row}">{names[row]} <code>{row}</code></th>' in page for row in ROWS), "each is explained"
+    assert evaluations(ladder.folder) == 1
+    assert verify_study(ladder) == []
+
+
 @pytest.mark.slow
 def test_a_mean_of_two_heads_is_refused(tmp_path: Path) -> None:
-    content = yaml.safe_load(LADDER) | {"derived": {"half": {"of": "head", "alpha": 0.5}}, "trunks": {}}
-    del content["methods"]["trunk"]
-    (tmp_path / "ladder.yaml").write_text(yaml.safe_dump(content))
+    head = LADDER[: LADDER.index("  trunk:\n")]
+    (tmp_path / "ladder.yaml").write_text(f"{head}derived: {{half: {{of: head, alpha: 0.5}}}}\nfolds: 2\nruns: 1\n")
     with pytest.raises(UserError, match="IdentityEmbedder"):
         run_file(tmp_path / "ladder.yaml", tmp_path / "out")
-
-
-def test_the_page_repeats_the_training_that_the_best_row_is_made_of(ladder: StudyFolder) -> None:
-    rows = [ResultRow("small", "test", None, 0, 0, "separated", "map_at_r", 1.0)]
-    fit, search = (words for _, words in commands(ladder, rows)[-2:])
-    assert fit == "levelfield fit --config FOLDER/jobs/trunk/run0/fold0/config.yaml"
-    assert "--ckpt_path FOLDER/jobs/small/run0/fold0/best.ckpt" in search
 
 
 def test_a_mean_of_the_weights_before_and_after(ladder: StudyFolder, tmp_path: Path) -> None:
@@ -128,7 +120,7 @@ def test_validation_chooses_alpha(ladder: StudyFolder, tmp_path: Path) -> None:
             training.model.trunk.load_state_dict(mixed)
             val = embed(training.model.trunk, training.datamodule.val_dataloader())
             scores[alpha] = retrieval_metrics(val.embeddings, val.labels)["map_at_r"]
-        found = result(ladder, "averaged", fold)
+        found = ladder.state.results[Job("averaged", "run", 0, fold)]
         assert found["validation"]["map_at_r"] == pytest.approx(max(scores.values()), abs=1e-6)
         assert scores[found["alpha"]] == pytest.approx(max(scores.values()), abs=1e-6)
 
@@ -156,64 +148,22 @@ def test_computed_again_with_its_source_and_alone_the_same_bytes(ladder: StudyFo
     assert tables(tmp_path / "out") == tables(ladder.folder)
 
 
-@pytest.mark.parametrize(
-    ("derived", "key"),
-    [
-        ("{mean: {of: trnk, alpha: 0.5}}", "did you mean 'trunk'"),
-        ("{mean: {of: trunk}}", r"derived\.mean"),
-        ("{mean: {of: trunk, alpha: 2}}", "alpha"),
-        ("{mean: {of: trunk, pca: 0}}", "pca"),
-        ("{head: {of: trunk, pca: 8}}", r"derived\.head"),
-        ("{mean: {of: trunk, alfa: 1}}", "'alfa'"),
-    ],
-)
-def test_what_cannot_be_derived(derived: str, key: str, tmp_path: Path) -> None:
-    text = LADDER[: LADDER.index("derived:")] + f"derived: {derived}\n" + LADDER[LADDER.index("references:") :]
-    (tmp_path / "ladder.yaml").write_text(text)
-    with pytest.raises(UserError, match=key):
-        load_spec(tmp_path / "ladder.yaml")
-
-
-ROWS = ["pretrained", *(f"pretrained[{name}]" for name in ("features", "pca32", "lda", "whitening", "whitening8"))]
-
-
-@pytest.fixture(scope="module")
-def studied(toy_file: Path, tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
-    folder = tmp_path_factory.mktemp("references")
-    file = folder / "study.yaml"
-    asked = "runs: 1\nsearch: {trials: 0}\nmethods: {arcface: null}\nreferences: [features, pca32, lda, whitening,"
-    file.write_text(f"extends: {toy_file}\n{asked} whitening8]\n")
-    run_study(folder / "out", load_spec(file, {"trainer.max_epochs": 1}), console=Console(file=io.StringIO()))
-    return StudyFolder.begun(folder / "out")
-
-
-def test_each_reference_is_a_row_that_is_tested_once(studied: StudyFolder) -> None:
-    assert studied.spec.rows == [*ROWS, "pretrained_one_pca", "contrastive"]
-    assert [row.method for row in collect_rows(studied) if row.stage == "test"].count("pretrained[lda]") == 3 * 3
-    text, names = repr(study_table(studied)), shown_names(studied.spec)
-    assert all(names[row] in text for row in ROWS)
-    page = write_report(studied).read_text()
-    assert all(f'title="{row}">{names[row]} <code>{row}</code></th>' in page for row in ROWS), "each is explained"
-    assert len([line for line in read_lines(studied.ledger_file) if line["event"] == EVALUATED]) == 1
-    assert verify_study(studied) == []
-
-
 @pytest.mark.usefixtures("quiet")
-def test_untouched_features_score_what_they_score_apart(studied: StudyFolder, tmp_path: Path) -> None:
+def test_untouched_features_score_what_they_score_apart(ladder: StudyFolder, tmp_path: Path) -> None:
     for fold in range(2):
-        training = Training(job_config(studied.spec, Job("contrastive", "run", 0, fold), {}), tmp_path).build()
+        training = Training(job_config(ladder.spec, Job("head", "run", 0, fold), {}), tmp_path).build()
         training.datamodule.setup("test")
         test = embed(training.model.trunk, training.datamodule.test_dataloader())
         expected = retrieval_metrics(normalize(test.embeddings), test.labels, metrics=("map_at_r",))
         wanted = ("pretrained[features]", "test", fold, "map_at_r")
-        (row,) = (row for row in collect_rows(studied) if (row.method, row.stage, row.fold, row.metric) == wanted)
+        (row,) = (row for row in collect_rows(ladder) if (row.method, row.stage, row.fold, row.metric) == wanted)
         assert row.value == pytest.approx(expected["map_at_r"], abs=1e-6)
 
 
 @pytest.mark.usefixtures("quiet")
-def test_a_whitening_scores_what_it_scores_apart(studied: StudyFolder, tmp_path: Path) -> None:
+def test_a_whitening_scores_what_it_scores_apart(ladder: StudyFolder, tmp_path: Path) -> None:
     """SciPy's inverse root of scikit-learn's shrunk covariance, at the features' full length."""
-    config = job_config(studied.spec, Job("contrastive", "run", 0, 1), {})
+    config = job_config(ladder.spec, Job("head", "run", 0, 1), {})
     data = (training := Training(config, tmp_path).build()).datamodule
     data.setup("fit")
     loaders = data.train_samples(), data.eval_dataloader(data.val_subset)
@@ -226,5 +176,5 @@ def test_a_whitening_scores_what_it_scores_apart(studied: StudyFolder, tmp_path:
     for kind, embeddings in (("whitening", whitened), ("whitening8", whitened @ directions[:8].T)):
         of_all = normalize(torch.from_numpy(embeddings).float())
         expected = retrieval_metrics(of_all, val.labels, metrics=("map_at_r",))
-        found = studied.state.results[Job(f"pretrained[{kind}]", "run", 0, 1)]["validation"]
+        found = ladder.state.results[Job(f"pretrained[{kind}]", "run", 0, 1)]["validation"]
         assert found["map_at_r"] == pytest.approx(expected["map_at_r"], abs=1e-5)

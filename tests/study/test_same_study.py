@@ -5,20 +5,17 @@ import os
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from own_images import noise_images
-from study_engine import SMALL, results, run_file, run_study, small_study, tables
+from study_engine import ADDED, SMALL, results, run_file, run_study, small_study, tables
 
 from levelfield.core.configuration import set_dotted
 from levelfield.core.errors import UserError
-from levelfield.study.jobs import Job
 from levelfield.study.rows import load_spec, with_options
-from levelfield.study.run import _Jobs
 from levelfield.study.same_study import differing_origins, with_rows_of
 from levelfield.study.spec import StudySpec
-from levelfield.study.workers import Unit
+from levelfield.study.workers import Here
 
 LOUDER = "embeddings = embeddings * 1.5"
 
@@ -44,18 +41,13 @@ def test_an_edited_loss_is_refused_by_name_then_computed_again(here: Path, small
     assert "contrastive" not in str(refused.value)
     assert times(folder, "*") == stamp
 
+    (folder / "jobs/mine/run0/fold1/result.json").unlink()
+    with pytest.raises(UserError, match=r"mine: my_loss\.py"):
+        run_file(file, folder)  # nor is half of a row finished with other code
     run_file(file, folder, recompute=["mine"])
     assert times(folder, "contrastive") != times(folder, "mine")
     fresh = run_file(file, here / "fresh")
     assert tables(folder) == tables(fresh.folder)
-
-
-def test_half_of_a_row_is_not_finished_with_other_code(here: Path, small: Path) -> None:
-    file, folder = small, here / "out"
-    (folder / "jobs/mine/run0/fold1/result.json").unlink()
-    small_study(here, LOUDER)
-    with pytest.raises(UserError, match=r"mine: my_loss\.py"):
-        run_file(file, folder)
 
 
 @pytest.mark.slow
@@ -80,7 +72,7 @@ def test_another_setting_makes_its_rows_stale_and_all_are_named(here: Path, smal
 def test_a_row_is_added_and_stays(here: Path, small: Path) -> None:
     file, folder = small, here / "out"
     stamp = times(folder, "*")
-    added = load_spec(file, added={"arcface": {"model": {"loss": "ArcFaceLoss"}, "data": {"samples_per_class": 1}}})
+    added = load_spec(file, added=ADDED)
     study = run_study(folder, added)
     assert b"arcface" in tables(folder)[1]
     assert set(stamp) < set(times(folder, "*"))
@@ -102,44 +94,37 @@ def test_an_added_method_that_cannot_be_trained_leaves_the_study_as_it_was(here:
     assert tables(folder) == before
 
 
-def study_of_images(folder: Path) -> Path:
-    noise_images(folder, 48, samples=6, height=32, width=32, suffix=".bmp")
-    data = "{class_path: ImageTable, init_args: {table: table.csv}}"
-    text = SMALL.replace("{class_path: Glyphs, init_args: {num_classes: 32, image_size: 32}}", data)
-    text = text.replace("batch_size: 16", "batch_size: 4").replace("samples_per_class: 4", "samples_per_class: 2")
-    return small_study(folder, text=text)
+class Overwrites(Here):
+    """Overwrites an image after so many jobs; size and modification time stay."""
 
+    def __init__(self, image: Path, jobs: int) -> None:
+        self.image, self.left = image, jobs
 
-def overwrite_after(jobs: int, image: Path, monkeypatch: pytest.MonkeyPatch) -> list[Job]:
-    """Overwrite an image once so many jobs have ended; size and modification time stay. Returns the jobs that end."""
-    ended, add = list[Job](), _Jobs.add
-
-    def report(self: _Jobs, unit: Unit, result: dict[str, Any]) -> None:
-        ended.append(unit.arguments[0].job)
-        if len(ended) == jobs:
-            before, content = image.stat(), bytearray(image.read_bytes())
+    def submit(self, slot, function, *arguments):
+        result = super().submit(slot, function, *arguments)
+        self.left -= 1
+        if self.left == 0:
+            before, content = self.image.stat(), bytearray(self.image.read_bytes())
             content[-1] ^= 1
-            image.write_bytes(content)
-            os.utime(image, ns=(before.st_atime_ns, before.st_mtime_ns))
-        add(self, unit, result)
-
-    monkeypatch.setattr(_Jobs, "add", report)
-    return ended
+            self.image.write_bytes(content)
+            os.utime(self.image, ns=(before.st_atime_ns, before.st_mtime_ns))
+        return result
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("jobs", [pytest.param(3, marks=pytest.mark.full), 6])
-def test_images_overwritten_while_a_study_runs_stop_it(here: Path, jobs: int, monkeypatch) -> None:
+@pytest.mark.parametrize("jobs", [pytest.param(3, marks=pytest.mark.full), 7])
+def test_images_overwritten_while_a_study_runs_stop_it(here: Path, jobs: int) -> None:
     """After the third job by the next job; after the last one before a test label is read."""
-    file, folder = study_of_images(here), here / "out"
-    ended = overwrite_after(jobs, here / "0.bmp", monkeypatch)
-    with pytest.raises(UserError, match=r"\bdata\b"):
-        run_file(file, folder)
-    assert len(ended) == jobs
-    assert not (folder / "ledger.jsonl").exists()
-    assert len(results(folder)) == jobs
-    with pytest.raises(UserError, match=r"\bdata\b"):
-        run_file(file, folder)
+    noise_images(here, 48, samples=6, height=32, width=32, suffix=".bmp")
+    data = "{class_path: ImageTable, init_args: {table: table.csv}}"
+    text = SMALL.replace("{class_path: Glyphs, init_args: {num_classes: 32, image_size: 32}}", data)
+    text = text.replace("batch_size: 16", "batch_size: 4").replace("samples_per_class: 4", "samples_per_class: 2")
+    file, folder = small_study(here, text=text), here / "out"
+    for slots in (Overwrites(here / "0.bmp", jobs), Here()):
+        with pytest.raises(UserError, match=r"\bdata\b"):
+            run_file(file, folder, slots)
+        assert len(results(folder)) == jobs
+        assert not (folder / "ledger.jsonl").exists()
 
 
 def test_an_added_module_keeps_its_untrained_row(spec: StudySpec) -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from deletable import PAPERS, needs
 from no_skips_in_ci import real_data
+from own_images import own_images
+from refused import succeeded
 from tiny_fit import REPOSITORY
 from tiny_text import own_texts, tiny_text_model
 
 from levelfield.analysis.conditions import differing_conditions
-from levelfield.cli.main import run as command_line
 from levelfield.core.configuration import Config
-from levelfield.data.datasets import Glyphs
 from levelfield.study.first_look import look_at_rows
 from levelfield.study.jobs import Job, job_config, study_jobs
 from levelfield.study.rows import find_study, load_spec
@@ -22,7 +22,6 @@ from levelfield.study.spec import first_search, is_baseline
 from levelfield.study.suggest import suggest
 
 STUDIES = REPOSITORY / "configs" / "study"
-TINY_TRUNK = {"class_path": "levelfield.models.TimmTrunk", "init_args": {"name": "test_resnet", "weights": None}}
 # Studies of data that are no part of the package.
 NEEDED = {
     **dict.fromkeys(("grocery_quick", "fair_groceries"), "grocery_store"),
@@ -32,19 +31,6 @@ NEEDED = {
 SHIPPED = [path for path in sorted(STUDIES.rglob("*.yaml")) if path.stem not in ("methods", "counts")]
 # Protocols that give their methods other embeddings, miners or batches (test_paper_protocols.py), and full sizes.
 NOT_BUILT = ("zhai_wu", "fehervari", "vasilev_dyakonov")
-
-
-@pytest.fixture(scope="session")
-def write_letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A table of 16 letters in 12 faces or more, the images beside it."""
-    folder = tmp_path_factory.mktemp("own_images")
-    glyphs = Glyphs(num_classes=16, image_size=32)
-    rows = ["path,label"]
-    for position, label in enumerate(glyphs.labels.tolist()):
-        glyphs[position][0].save(folder / f"{position:03}.png")
-        rows.append(f"{position:03}.png,letter {label}")
-    (folder / "letters.csv").write_text("\n".join(rows) + "\n")
-    return folder / "letters.csv"
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}/{path.stem}")
@@ -66,11 +52,10 @@ def test_every_shipped_study_can_be_searched(path: Path) -> None:
     [path for path in SHIPPED if path.parent == STUDIES and not path.stem.endswith(NOT_BUILT)],
     ids=lambda path: path.stem,
 )
-def test_every_shipped_study_builds_and_only_batches_differ(path: Path, write_letters: Path, tmp_path: Path) -> None:
+def test_every_shipped_study_builds_and_only_batches_differ(path: Path, tmp_path: Path) -> None:
     overrides: Config = {"model.trunk.weights": None}
     if path.stem.startswith("own_"):
-        table = own_texts(tmp_path) if "texts" in path.stem else write_letters
-        overrides["data.dataset.table"] = str(table)
+        overrides["data.dataset.table"] = str((own_texts if "texts" in path.stem else own_images)(tmp_path))
     if path.stem in NEEDED:
         overrides["data.root"] = str(real_data(NEEDED[path.stem]).parent)
     spec = load_spec(path, overrides)
@@ -80,21 +65,14 @@ def test_every_shipped_study_builds_and_only_batches_differ(path: Path, write_le
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["texts", pytest.param("images", marks=pytest.mark.full)])
-def test_a_study_of_ones_own_data_works_on_a_table(kind, write_letters, tmp_path, monkeypatch, capsys):
+def test_a_study_of_ones_own_data_works_on_a_table(tmp_path, monkeypatch, run):
     """A tiny random trunk and a handful of steps in place of minutes."""
     monkeypatch.chdir(REPOSITORY)
-    words = "--data.steps_per_epoch 2 --trainer.max_epochs 1 --folds 2 --runs 1"
-    if kind == "images":
-        words += " --threads 1 --data.transforms.crop_size 32 --data.transforms.resize 32 --model.trunk"
-        more, table, method = [str(TINY_TRUNK).replace("None", "null")], write_letters, "contrastive"
-    else:
-        words += " --model.trunk.weights null --model.trunk.max_length 64 --model.embedding_size 16 --data.batch_size 8"
-        more = ["--model.trunk.name", str(tiny_text_model(tmp_path / "tiny"))]
-        table, method = own_texts(tmp_path), "supcon"
-    output = ["--data.dataset.table", str(table), "--output", str(tmp_path / "own")]
-    assert command_line("study", ["run", f"own_{kind}_finetune.yaml", *output, *words.split(), *more]) == 0
-    assert method in capsys.readouterr().out
+    words = "--data.steps_per_epoch 2 --trainer.max_epochs 1 --folds 2 --runs 1 --model.trunk.weights null "
+    words += "--model.trunk.max_length 64 --model.embedding_size 16 --data.batch_size 8"
+    words = [*words.split(), "--model.trunk.name", str(tiny_text_model(tmp_path / "tiny"))]
+    words += ["--data.dataset.table", str(own_texts(tmp_path)), "--output", str(tmp_path / "own")]
+    assert "supcon" in succeeded(run("study", "run", "own_texts_finetune.yaml", *words))
     assert (tmp_path / "own" / "summary.csv").read_text().count("map_at_r") == 2 * 3 + 1  # the one PCA
 
 

@@ -1,29 +1,26 @@
 """A whole small study, on folds or on the whole training half: what it writes, and what it runs on."""
 
-import csv
 import os
-import re
 import shutil
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 import safetensors.torch
 import torch
 import yaml
+from deletable import RAY, needs
+from printed import numbers
 from rich.console import Console
-from study_engine import SMALL, run_file, small_study, tables
+from study_engine import PLAIN, evaluations, run_file, scores, small_study, tables
 from torch.nn.functional import normalize
 from toy_study import TOY, run_study
 
-from levelfield.analysis.results import collect_rows
-from levelfield.analysis.verdict import verdict_lines
 from levelfield.analysis.verify import verify_study
 from levelfield.cli.study import print_jobs
 from levelfield.core.errors import UserError
-from levelfield.core.ledger import EVALUATED, read_lines
 from levelfield.experiment import Study
 from levelfield.metrics import retrieval_metrics
 from levelfield.study.executors import make_slots
@@ -32,18 +29,7 @@ from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job, job_config, study_jobs
 from levelfield.study.rows import load_spec
 from levelfield.study.spec import StudySpec
-from levelfield.training.build import Training
-from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
-
-
-def evaluations(folder: Path) -> list[dict[str, Any]]:
-    return [line for line in read_lines(folder / "ledger.jsonl") if line["event"] == EVALUATED]
-
-
-def scores(folder: Path, **wanted: str) -> list[float]:
-    with open(folder / "results.csv", newline="") as file:
-        return [float(row["value"]) for row in csv.DictReader(file) if all(row[key] == wanted[key] for key in wanted)]
 
 
 def test_every_job_leaves_what_the_design_says(finished: Path, spec: StudySpec) -> None:
@@ -74,7 +60,7 @@ def test_scores_follow_from_the_stored_embeddings(finished: Path) -> None:
         found = retrieval_metrics(embeddings, first["labels"])
         for metric in ("map_at_r", "precision_at_1"):
             wanted = {"method": "arcface", "run": "1", "fold": fold, "stage": "test", "metric": metric}
-            assert scores(finished, **wanted) == [pytest.approx(found[metric], abs=1e-9)]
+            assert [*scores(finished, **wanted).values()] == [pytest.approx(found[metric], abs=1e-9)]
 
 
 @pytest.mark.slow
@@ -85,17 +71,15 @@ def test_stopped_here_the_whole_runs_are_scored_and_going_on_ends_in_the_same_by
     for path in (*folder.glob("jobs/*/run*/test"), *(folder / path for path in left)):
         shutil.rmtree(path)
     run_study(folder, spec, stop_here=True)
-    with open(folder / "results.csv", newline="") as file:
-        tested = {(row["method"], row["run"]) for row in csv.DictReader(file) if row["stage"] == "test"}
-    assert tested == {*{("pretrained", "0"), ("pretrained_one_pca", "0")}, *{("contrastive", "0"), ("arcface", "1")}}
-    assert len(evaluations(folder)) == 1
+    tested = {("pretrained", "0"), ("pretrained_one_pca", "0"), ("contrastive", "0"), ("arcface", "1")}
+    for method in spec.rows:
+        for number in "01":
+            assert bool(scores(folder, method=method, run=number, stage="test")) == ((method, number) in tested)
+    assert evaluations(folder) == 1
     assert verify_study(StudyFolder.begun(folder)) == []
     run_study(folder, spec)
-    assert len(evaluations(folder)) == 2
+    assert evaluations(folder) == 2
     assert tables(folder) == tables(finished)
-
-
-PLAIN = SMALL.replace("  mine: {model: {loss: my_loss.Mine}}\n", "")
 
 
 @pytest.fixture(scope="module")
@@ -107,11 +91,8 @@ def toy(toy_file: Path, finished: Path) -> StudyFolder:
 def test_a_dry_run_lists_the_jobs_and_builds_nothing(toy: StudyFolder, tmp_path: Path) -> None:
     shown = StringIO()
     print_jobs(Console(file=shown, width=200), Study(toy.folder))
-    text = shown.getvalue()
-    assert "23 jobs" in text
-    assert next(line for line in text.splitlines() if line.startswith("  arcface")) == (
-        "  arcface: 6 jobs in the search, 4 in the runs; 10 done"
-    )
+    of = {line.split(":")[0].strip(): numbers(line) for line in shown.getvalue().splitlines()}
+    assert (of["arcface"], of["contrastive"]) == ([6, 4, 10], [6, 4, 10]), "jobs in the search, in the runs, done"
     print_jobs(Console(file=StringIO()), Study("laptop/glyphs", output=tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
@@ -154,48 +135,57 @@ def test_an_executor_of_ones_own_runs_a_study(tmp_path: Path, monkeypatch: pytes
     assert slots.left == 10 - 3 - 2 - 3  # three untrained jobs, two trainings, a test of each row
 
 
-def gpu(spec: StudySpec) -> StudySpec:
-    trainer = {"accelerator": "gpu"}
-    return replace(spec, methods={row: {**config, "trainer": trainer} for row, config in spec.methods.items()})
-
-
 def test_workers_share_the_machine(toy: StudyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """23 jobs on 8 GPUs: a worker's start is short next to a job on a GPU, and threads are no GPUs."""
+    trainer = {"accelerator": "gpu"}
+    methods = {row: {**config, "trainer": trainer} for row, config in toy.spec.methods.items()}
+    spec = replace(toy.spec, methods=methods, threads=4)
     monkeypatch.setattr("levelfield.study.executors.local.BYTES_EACH", 1)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    # GPUs and cores, and the workers; no more than jobs.
+    for gpus, cores, workers in ((8, 64, 8), (32, 64, 23), (32, 4, 4), (0, 4, 1)):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda gpus=gpus: gpus)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: set(range(cores)), raising=False)
+        assert Local(spec).number == workers
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
-    assert Local(toy.spec).number == 5, "23 jobs, 4 for each worker"
+    assert Local(toy.spec).number == 5, "23 jobs on the CPU, 4 for each worker"
     assert Local(replace(toy.spec, threads=32)).number == 2, "64 cores"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,-1,7")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)  # torch ends the list at -1
-    assert Local(gpu(toy.spec), workers=4)._devices == ["3", "5"]
+    assert Local(spec, workers=4)._devices == ["3", "5"]
     assert Local(toy.spec, workers=4)._devices == []
 
 
-def test_each_gpu_gets_a_worker(toy: StudyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """23 jobs on 8 GPUs: a worker's start is short next to a job on a GPU, and threads are no GPUs."""
-    spec = replace(gpu(toy.spec), threads=4)
-    monkeypatch.setattr("levelfield.study.executors.local.BYTES_EACH", 1)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
-    assert Local(spec).number == 8
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 32)
-    assert Local(spec).number == 23, "no more than jobs"
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)), raising=False)
-    assert Local(spec).number == 4, "no more than cores"
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    assert Local(spec).number == 1
+@needs(RAY)
+def test_a_job_reserves_the_cpus_and_gpus_that_are_given(toy: StudyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    from levelfield.study.executors import ray
+
+    given: dict[str, float] = {}
+    nodes = [{"Alive": True, "Resources": resources} for resources in ({"CPU": 2, "GPU": 0.75}, {"CPU": 6})]
+    actor = SimpleNamespace(options=lambda **options: given.update(options))
+    parts = {"cluster_resources": dict, "nodes": lambda: nodes}
+    monkeypatch.setattr(ray, "_connected", lambda _: SimpleNamespace(remote=lambda _: actor, **parts))
+    for number, options in (
+        (8, {"cpus": 1}),
+        (4, {"cpus": 2}),
+        (3, {"cpus": 1, "workers": 3}),
+        (2, {"cpus": 1, "gpus": 0.25}),
+        (3, {"cpus": 0.5, "gpus": 0.25}),
+        (1, {"cpus": 1, "gpus": 0.5}),
+    ):
+        assert ray.Ray(toy.spec, **options).number == number, options
+        assert (given["num_cpus"], given["num_gpus"]) == (options["cpus"], options.get("gpus", 0))
 
 
-STOP = {"class_path": "lightning.pytorch.callbacks.EarlyStopping", "init_args": {"monitor": "val/map_at_r"}}
+STOP = {"monitor": "val/map_at_r", "mode": "max"}
 
 
 def whole_half_file(folder: Path, **changes) -> Path:
     study = yaml.safe_load(TOY)
     study |= {"folds": 1, "runs": 1, "search": {"trials": 2, "folds": 2}, **changes}
-    study["base"][0]["trainer"]["callbacks"] = [{**STOP, "init_args": {**STOP["init_args"], "mode": "max"}}]
-    path = folder / "whole.yaml"
-    path.write_text(yaml.safe_dump(study))
-    return path
+    study["base"][0]["trainer"]["callbacks"] = [{"class_path": "EarlyStopping", "init_args": STOP}]
+    (folder / "whole.yaml").write_text(yaml.safe_dump(study))
+    return folder / "whole.yaml"
 
 
 def test_the_jobs_and_their_folds(tmp_path: Path) -> None:
@@ -214,10 +204,8 @@ def test_the_jobs_and_their_folds(tmp_path: Path) -> None:
 def test_a_search_on_folds_then_the_whole_half(tmp_path: Path) -> None:
     folder = tmp_path / "whole"
     spec = load_spec(whole_half_file(tmp_path))
-    run_study(folder, spec)
-    record = StudyFolder.begun(folder)
-    results = record.state.results
-    assert not record.state.to_do
+    record = run_study(folder, spec)
+    results = StudyFolder.begun(folder).state.results
     for method in spec.methods:
         run = results[Job(method, "run", 0, 0)]
         assert run["validation"] == {}
@@ -230,27 +218,16 @@ def test_a_search_on_folds_then_the_whole_half(tmp_path: Path) -> None:
     untrained = results[Job("pretrained", "run", 0, 0)]
     assert (untrained["validation"], len(untrained["data"]["train_classes"])) == ({}, 16)
 
-    # The test scores are those of the one checkpoint, embedded here.
     job = Job("arcface", "run", 0, 0)
-    data = Training(job_config(spec, job, {}), tmp_path / "again").build().datamodule
-    data.setup("test")
-    learner = MetricLearner.load_from_checkpoint(record.checkpoint(job))
-    found = embed(learner, data.test_dataloader())
-    expected = retrieval_metrics(found.embeddings, found.labels)["map_at_r"]
-    rows = [row for row in collect_rows(record) if (row.method, row.stage) == ("arcface", "test")]
-    assert {row.embedding for row in rows} == {"separated"}, "one model has nothing beside it"
-    assert next(row.value for row in rows if row.metric == "map_at_r") == pytest.approx(expected, abs=1e-6)
-    with open(folder / "summary.csv", newline="") as file:
-        assert {row["embedding"] for row in csv.DictReader(file)} == {"separated"}
-
-    assert verdict_lines(collect_rows(record), spec) == []
-    page = Study(folder).report().read_text()
-    assert "oncatenated" not in page
-    assert re.search(r"\b16 classes .*\b16 test classes", page)
+    stored = safetensors.torch.load((folder / job.path / "tested.safetensors").read_bytes())
+    expected = retrieval_metrics(stored["embeddings"], stored["labels"])["map_at_r"]
+    tested = scores(folder, method="arcface", stage="test", metric="map_at_r", embedding="separated")
+    assert [*tested.values()] == [pytest.approx(expected, abs=1e-9)]
+    texts = [file.read_text() for file in (record.results_file, record.summary_file, Study(folder).report())]
+    assert not any("oncatenated" in text for text in texts), "one model has nothing beside it"
     assert verify_study(record) == []
 
     # A run that is lost is done again, to the same bytes.
-    before = (record.checkpoint(job)).read_bytes()
+    before = record.checkpoint(job).read_bytes()
     shutil.rmtree(folder / job.path)
-    run_study(folder, spec)
-    assert (record.checkpoint(job)).read_bytes() == before
+    assert run_study(folder, spec).checkpoint(job).read_bytes() == before

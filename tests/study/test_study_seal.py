@@ -12,7 +12,7 @@ import pytest
 import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from pretended_gpu import pretended_gpu
-from study_engine import SMALL, run_file, run_study, small_study, tables
+from study_engine import PLAIN, run_file, run_study, small_study, tables
 from torch.utils.data import DataLoader, TensorDataset
 
 from levelfield.core.errors import UserError
@@ -22,13 +22,11 @@ from levelfield.losses import ContrastiveLoss
 from levelfield.models import LoRA, TimmTrunk
 from levelfield.study.folder import ARCHIVED, StudyFolder, scores_hash
 from levelfield.study.jobs import EMBEDDINGS_FILE, Job, folds_of
-from levelfield.study.seal import _contents, _embed, _unit, score_run
+from levelfield.study.seal import _embed, _unit, score_run
 from levelfield.study.spec import StudySpec
 from levelfield.study.test_scores import EmbeddedTest, score_folds
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
-
-CONTRASTIVE_ONLY = SMALL.replace("  mine: {model: {loss: my_loss.Mine}}\n", "")
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -38,17 +36,16 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 @pytest.mark.slow
 def test_the_line_is_written_before_a_test_half_is_set_up(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEVELFIELD_CACHE", str(here / "cache"))
-    seen: list[tuple[str, int, int]] = []
+    places = (here / "out" / LEDGER, here / "cache" / "evaluations" / LEDGER)
+    seen: set[tuple[str, int, int]] = set()
     setup = MetricDataModule.setup
 
     def watched(self: MetricDataModule, stage: str) -> None:
-        copies = sum('"evaluated"' in line for line in _texts(here / "out"))
-        in_cache = sum('"evaluated"' in line for line in _texts(here / "cache" / "evaluations"))
-        seen.append((stage, copies, in_cache))
+        seen.add((stage, *(file.exists() and file.read_text().count('"evaluated"') for file in places)))
         setup(self, stage)
 
     monkeypatch.setattr(MetricDataModule, "setup", watched)
-    study = run_file(small_study(here, text=CONTRASTIVE_ONLY), here / "out")
+    study = run_file(small_study(here, text=PLAIN), here / "out")
     assert {each for each in seen if each[0] != "test"} <= {("fit", 0, 0), ("validate", 0, 0), ("validate", 1, 1)}
     assert {each for each in seen if each[0] == "test"} == {("test", 1, 1)}
     evaluated, finished = lines(study.folder)
@@ -61,14 +58,9 @@ def test_the_line_is_written_before_a_test_half_is_set_up(here: Path, monkeypatc
         score_run(**arguments_of(study, "contrastive") | {"evaluation": "another"})
 
 
-def _texts(folder: Path) -> list[str]:
-    file = folder / LEDGER
-    return file.read_text().splitlines() if file.exists() else []
-
-
 @pytest.mark.slow
 def test_lost_scores_are_another_evaluation_and_so_is_a_reason(archived, here: Path) -> None:
-    file, folder = small_study(here, text=CONTRASTIVE_ONLY), Path(shutil.copytree(archived[0], here / "out"))
+    file, folder = small_study(here, text=PLAIN), Path(shutil.copytree(archived[0], here / "out"))
     study = StudyFolder.begun(folder)
     before = tables(folder)
     score = study.test_file("contrastive", 0)
@@ -182,15 +174,6 @@ def test_all_runs_of_an_evaluation_are_of_the_same_samples(copy: Path, spec: Stu
     with pytest.raises(UserError, match="--reopen-test"):
         run_study(copy, spec)
     assert len(lines(copy)) == 1, "it has not finished"
-
-
-def test_a_sample_of_several_test_halves_counts_once() -> None:
-    dataset = SimpleNamespace(contents_of=list)
-    halves = [
-        SimpleNamespace(dataset=dataset, half=lambda _, names=names: SimpleNamespace(keys=names))
-        for names in ("ab", "bc", "cda")
-    ]
-    assert sorted(_contents(halves)) == ["a", "b", "c", "d"]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("adapter", [None, LoRA(rank=2, target_modules=["conv1.3"])], ids=["frozen", "adapted"])

@@ -10,7 +10,7 @@ import pytest
 
 import levelfield.losses
 from levelfield.cli.main import run as command_line
-from levelfield.core.configuration import merge, parse_value, read_yaml, set_dotted
+from levelfield.core.configuration import parse_value, read_yaml
 from levelfield.core.errors import UserError
 from levelfield.study.jobs import Job, job_config, study_jobs
 from levelfield.study.methods import added_methods, method_of_loss
@@ -64,14 +64,6 @@ def test_dotted_overrides_reach_all_methods_and_class_arguments(study: Path) -> 
     assert spec.runs == 1
 
 
-def test_another_class_drops_the_arguments_of_the_old_one() -> None:
-    old = {"dataset": {"class_path": "levelfield.data.Glyphs", "init_args": {"num_classes": 9}}}
-    assert merge(old, {"dataset": "ImageTable"}) == {"dataset": {"class_path": "ImageTable"}}
-    assert merge(old, {"dataset": {"class_path": "Glyphs"}})["dataset"]["init_args"] == {"num_classes": 9}
-    changed = {"loss": {"class_path": "ArcFaceLoss", "init_args": {"margin": 20}}}
-    assert set_dotted({"loss": "ArcFaceLoss"}, "loss.margin", 20) == changed
-
-
 def test_a_method_appends_to_a_list_of_the_base(study: Path) -> None:
     stop, first = "lightning.pytorch.callbacks.EarlyStopping", "levelfield.training.callbacks.ValidateFirst"
     text = STUDY.replace("{max_epochs: 3}", f"{{max_epochs: 3, callbacks: [{stop}]}}")
@@ -119,50 +111,64 @@ def test_trials_may_draw_their_folds_at_random(study: Path) -> None:
         load_spec(study, {"search.random_folds": 2})
 
 
-ADDED = r"""sweep: {model.embedding_size: 3} | model.embedding_size
+# A text of the file, its replacement, and what the refusal names; or keys that are added, and what it names.
+MISTAKES = r"""
+folds: | fold: | 'folds'
+runs: 3 | runs: many | runs .*'many'
+folds: 2 | folds: 0 | folds
+data.yaml, | dat.yaml, | study\.yaml.*'dat\.yaml'.*'data\.yaml'
+contrastive: | pretrained: | 'pretrained'
+contrastive: | pretrained_one_pca: | study\.yaml: .*'pretrained_one_pca'
+contrastive: | yes: | True
+methods: | methods: []\nname: [ | study\.yaml
+seed: 7 | seed: 7\nruns: 4 | study\.yaml.* line \d+: 'runs'
+folds: 2 |   arcface: {}\nfolds: 2 | 'arcface'
+overrides: {data | overrides: [{data: {}}, 5]\nsearch: {data | study\.yaml: overrides
+{trainer: {max_epochs: 3}} | {trainer: 3} | contrastive: trainer
+name: toy | extends: other.yaml | other\.yaml .*study\.yaml
+name: toy | extends: study.yaml | extends study\.yaml
+contrastive: loss/contrastive.yaml\n | contrastive: null\n  arcface: null\nspaces:\n | 'methods'
+overrides: {data | overrides: {trainer: {max_epochs: 0}, data | trainer\.max_epochs
+overrides: {data | overrides: {trainer: {devices: auto}, data | trainer\.devices
+overrides: {data | overrides: {trained_as: arcface, data | trained_as
+arcface: [ | arcface: [{data: {split: random}}, | split_seed
+methods: | methods:\n  a: {sweep: {x.y: [1]}} | study\.yaml: method a: .*sweep
+methods: | sweep: {x.z: [1]}\nmethods:\n  a: {sweep: {x.y: [1]}} | study\.yaml: .*x\.z.* x\.y
+sweep: {model.trunk: [a b]} | study\.yaml: .*'a b'
+sweep: {model.embedding_size: 3} | model.embedding_size
 sweep: {model.embedding_size: [[1, 2]]} | model.embedding_size
+sweep: {model.loss_lr: [1, 2]}\nsearch: {trials: 1}\nspaces: {arcface: {model.loss_lr: {low: 1, high: 2}}} | loss_lr
 prune: true | prune
+search: many | study\.yaml: search .*'many'
 search: {trials: 3, final: 2} | final
 search: {sampler: gpp, trials: 1} | gp
 spaces: {arcfase: {}} | arcface
-searches: {arcface: 2} | searches 2: arcface is not searched; give --search.trials
+searches: {arcfase: 2} | searches: .*'arcface'
+searches: {arcface: 2} | searches 2: arcface .*--search.trials
+replicates: 0 | replicates
 references: [lad] | 'lda'
 references: [pca0] | pca0
 metrics: map_at_r | 'map_at_r'
 metrics: [recall_at_2, map_at_0] | 'map_at_0'
 metrics: [recall_at_2, mpa] | 'map'
-derived: {1: {of: arcface, alpha: 0.5}} | method name 1: use letters
-derived: {_avg: {of: arcface, alpha: 0.5}} | method name '_avg': use letters
-derived: {pretrained: {of: arcface, alpha: 0.5}} | another row has this name"""
+derived: {1: {of: arcface, alpha: 0.5}} | method name 1:
+derived: {_avg: {of: arcface, alpha: 0.5}} | method name '_avg':
+derived: {pretrained: {of: arcface, alpha: 0.5}} | derived.*pretrained
+derived: {arcface: {of: contrastive, pca: 8}} | derived\.arcface
+derived: {mean: {of: arcfase, alpha: 0.5}} | 'arcface'
+derived: {mean: {of: arcface}} | derived\.mean
+derived: {mean: {of: arcface, alpha: 2}} | alpha
+derived: {mean: {of: arcface, pca: 0}} | pca
+derived: {mean: {of: arcface, alfa: 1}} | 'alfa'
+"""
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "key"),
-    [
-        ("folds:", "fold:", "'folds'"),
-        ("runs: 3", "runs: many", "runs .*'many'"),
-        ("folds: 2", "folds: 0", "folds "),
-        ("data.yaml,", "dat.yaml,", r"study\.yaml.*'dat\.yaml'.*'data\.yaml'"),
-        ("contrastive: ", "pretrained: ", "'pretrained'"),
-        ("methods:", "methods: []\nname: [", r"study\.yaml"),
-        ("methods:", "searches: {arcfase: 2}\nmethods:", "searches: .*'arcface'"),
-        ("seed: 7", "seed: 7\nruns: 4", r"study\.yaml.* line \d+: 'runs'"),
-        ("folds: 2", "  arcface: {}\nfolds: 2", "'arcface'"),
-        ("contrastive: ", "yes: ", "True"),
-        ("seed: 7", "search: many", r"study\.yaml: search .*'many'"),
-        ("overrides: {data", "overrides: [{data: {}}, 5]\nsearch: {data", r"study\.yaml: overrides "),
-        ("{trainer: {max_epochs: 3}}", "{trainer: 3}", "contrastive: trainer "),
-        ("name: toy", "extends: other.yaml", r"other\.yaml .*study\.yaml"),
-        ("name: toy", "extends: study.yaml", r"extends study\.yaml"),
-        (STUDY, "methods: {contrastive: null}", "'methods'"),
-        *(("runs: 3", f"runs: 3\n{more}", key) for more, key in (line.split(" | ") for line in ADDED.split("\n"))),
-        ("overrides: {data", "overrides: {trainer: {max_epochs: 0}, data", r"trainer\.max_epochs"),
-        ("overrides: {data", "overrides: {trainer: {devices: auto}, data", r"trainer\.devices"),
-        ("overrides: {data", "overrides: {trained_as: arcface, data", "trained_as"),
-    ],
-)
-def test_mistakes_in_the_file_are_named(study: Path, old: str, new: str, key: str) -> None:
-    study.write_text(STUDY.replace(old, new))
+@pytest.mark.parametrize("line", MISTAKES.strip().splitlines())
+def test_mistakes_in_the_file_are_named(study: Path, line: str) -> None:
+    *change, key = line.replace(r"\n", "\n").split(" | ")
+    text = STUDY.replace(*change) if change[1:] else f"{STUDY}{change[0]}\n"
+    assert text != STUDY
+    study.write_text(text)
     with pytest.raises(UserError, match=key):
         load_spec(study)
 
@@ -187,31 +193,32 @@ def test_a_count_of_a_begun_study_is_named(spec: StudySpec) -> None:
 
 
 def test_a_study_extends_another_in_another_folder(study: Path, tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "more.yaml").write_text("data: {dataset: {init_args: {a: 2}}}")
-    mine = tmp_path / "mine" / "study.yaml"
-    mine.write_text(
-        "name: mine\nextends: ../study.yaml\nbase+: more.yaml\nruns: 5\noverrides: {trainer: {max_epochs: 9}}\n"
+    study.write_text(SEARCHED)
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "more.yaml").write_text("data: {dataset: {init_args: {a: 2}}}\ntrainer: {callbacks: [EarlyStopping]}\n")
+    (mine / "study.yaml").write_text(
+        "name: mine\nextends: ../study.yaml\nbase+: more.yaml\nruns: 5\n"
         "methods: {contrastive: {model: {loss: Other}}}\n"
+        "overrides: {trainer: {precision: 64, callbacks+: [ValidateFirst]}}\n"
     )
-    spec = load_spec(mine)
+    spec = load_spec(mine / "study.yaml")
     assert (spec.name, spec.runs, spec.folds, [*spec.methods]) == ("mine", 5, 2, ["contrastive", "arcface"])
+    arcface, trainer = spec.methods["arcface"], {"precision": 64, "callbacks": ["EarlyStopping", "ValidateFirst"]}
     assert spec.methods["contrastive"]["model"] == {"loss": {"class_path": "Other"}}
-    assert spec.methods["arcface"]["model"]["loss_lr"] == 0.01
-    assert spec.methods["arcface"]["data"]["dataset"]["init_args"] == {"num_classes": 40, "a": 2}
-
-
-def test_overrides_of_an_extending_study_append_to_the_base(study: Path, tmp_path: Path) -> None:
-    stop, first = "lightning.pytorch.callbacks.EarlyStopping", "levelfield.training.callbacks.ValidateFirst"
-    (tmp_path / "stops.yaml").write_text(f"trainer: {{callbacks: [{stop}]}}\n")
-    appended = f"{{trainer: {{callbacks+: [{first}]}}}}"
-    mine = tmp_path / "mine.yaml"
-    mine.write_text(f"extends: study.yaml\nbase+: stops.yaml\noverrides: {appended}\n")
-    whole = load_spec(mine)
-    assert whole.methods["contrastive"]["trainer"]["callbacks"] == [stop, first]
-    (tmp_path / "yours.yaml").write_text("extends: mine.yaml\noverrides: {trainer: {max_epochs: 9}}\n")
-    yours = load_spec(tmp_path / "yours.yaml").methods["contrastive"]["trainer"]
-    assert (yours["callbacks"], yours["max_epochs"]) == ([stop, first], 9)
+    assert arcface["model"]["loss_lr"] == 0.01
+    assert arcface["trainer"] == {"max_epochs": 3, **trainer}
+    assert arcface["data"]["dataset"]["init_args"] == {"num_classes": 40, "a": 2}
+    third = mine / "third.yaml"
+    third.write_text("extends: study.yaml\noverrides: {trainer: {max_epochs: 9}}\n")
+    assert load_spec(third).methods["arcface"]["trainer"] == {"max_epochs": 9, **trainer}
+    methods = "{arcface: {model: {loss_lr: 0.5}}, contrastive: null}"
+    third.write_text(f"extends: study.yaml\noverrides: {{}}\nmethods: {methods}\n")
+    spec = load_spec(third)
+    assert [*spec.methods] == [*spec.spaces] == ["arcface"]
+    assert spec.methods["arcface"]["model"] == {"loss": "ArcFaceLoss", "loss_lr": 0.5}
+    assert spec.methods["arcface"]["trainer"] == {"max_epochs": 3, "callbacks": ["EarlyStopping"]}
+    assert spec.methods["arcface"]["data"]["dataset"]["init_args"] == {"num_classes": 9, "a": 2}
 
 
 BASE = """
@@ -225,8 +232,8 @@ runs: 1
 """
 
 
-def read(folder: Path, more: str = "", name: str = "mine", base: str = BASE) -> StudySpec:
-    file = folder / f"{name}.yaml"
+def read(folder: Path, more: str = "", base: str = BASE) -> StudySpec:
+    file = folder / "mine.yaml"
     file.write_text(base + more)
     return load_spec(file)
 
@@ -277,9 +284,8 @@ def test_a_row_of_another_trunk_inherits_nothing_of_a_method(tmp_path: Path) -> 
     own = BASE.replace("data: {samples_per_class: 1}", "data: {transforms: {crop_size: 99}}")
     trunk = "{class_path: TimmTrunk, init_args: {name: resnet18}}"
     file = tmp_path / "mine.yaml"
-    spec = read(
-        tmp_path, f"trunks: {{other: [{{model: {{trunk: {trunk}}}}}]}}", base=own.replace("contrastive:", "zero:")
-    )
+    other = f"trunks: {{other: [{{model: {{trunk: {trunk}}}}}]}}"
+    spec = read(tmp_path, other, base=own.replace("contrastive:", "zero:"))
     config = load_spec(file, {"data.root": "/here"}).config_of("pretrained[features-other]")
     assert config["model"]["trunk"] == {"class_path": "TimmTrunk", "init_args": {"name": "resnet18", "weights": None}}
     assert config["data"] == {"dataset": "Glyphs", "root": "/here", "features": True}
@@ -290,15 +296,6 @@ def test_the_order_of_a_sweep_changes_no_untrained_row(tmp_path: Path) -> None:
     up, down = (read(tmp_path, f"sweep: {{model.embedding_size: {values}}}") for values in ("[2, 96]", "[96, 2]"))
     assert up.row_hashes == down.row_hashes
     assert one_pca("pretrained[pca-96]") == "pretrained_one_pca[pca-96]"
-
-
-def test_a_method_has_a_sweep_of_its_own_or_none(tmp_path: Path) -> None:
-    more = "  own: {sweep: {model.embedding_size: [4]}}\n  once: {sweep: {}, model: {embedding_size: 7}}\n"
-    base = BASE.replace("runs: 1", more + "runs: 1")
-    spec = read(tmp_path, "sweep: {model.embedding_size: {2: {model.normalize: false}, 4: {}}}", base=base)
-    assert list(spec.methods)[-2:] == ["own[4]", "once"]
-    assert spec.methods["contrastive[2]"]["model"]["normalize"] is False
-    assert spec.baseline_of("once") == "pretrained[pca-7]"
 
 
 def test_an_option_of_one_row_changes_no_other_row(tmp_path: Path) -> None:
@@ -313,24 +310,9 @@ def test_an_option_of_one_row_changes_no_other_row(tmp_path: Path) -> None:
     moved = load_spec(tmp_path / "mine.yaml", where)
     assert (moved.row_hashes, moved.configuration_hash()) == (other.row_hashes, other.configuration_hash())
     longer = load_spec(tmp_path / "mine.yaml", {"trainer.max_epochs": 2})
-    assert [row for row in spec.rows if longer.row_hashes[row] == other.row_hashes[row]] == [
-        "pretrained",
-        "pretrained_one_pca",
-    ]
+    same = [row for row in spec.rows if longer.row_hashes[row] == other.row_hashes[row]]
+    assert same == ["pretrained", "pretrained_one_pca"]
     assert longer.configuration_hash() != other.configuration_hash()
-
-
-def test_an_extending_file_lays_methods_over_and_clears_overrides(tmp_path: Path) -> None:
-    read(tmp_path, "overrides: {trainer: {max_epochs: 3}}\nspaces: {arcface: {model.loss_lr: {low: 0.1, high: 1}}}")
-    more = "extends: mine.yaml\nmethods: {arcface: {model: {loss_lr: 0.5}}, contrastive: null}\nsearch: {trials: 2}\n"
-    spec = read(tmp_path, more, "over", "")
-    arcface = spec.methods["arcface"]
-    assert (arcface["model"]["loss"], arcface["model"]["loss_lr"]) == ("ArcFaceLoss", 0.5)
-    assert arcface["trainer"] == {"max_epochs": 3}
-    assert [*spec.methods] == [*spec.spaces] == ["arcface"]
-    assert read(tmp_path, more + "overrides: {}\n", "over", "").methods["arcface"]["trainer"] == {}
-    added = read(tmp_path, more + "overrides: {trainer: {precision: 64}}\n", "over", "").methods["arcface"]["trainer"]
-    assert added == {"max_epochs": 3, "precision": 64}
 
 
 def test_a_spec_reads_back_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
@@ -405,44 +387,34 @@ def test_every_shipped_loss_finds_its_settings_and_its_space(name: str, monkeypa
         assert keys - {"model.loss_lr"} <= {*inspect.signature(loss).parameters}
 
 
-def test_a_method_has_the_name_of_its_class(modules: None) -> None:
-    methods = added_methods(["twins_here.TwinLoss", "twins_here.WeightedLoss"])
-    paths = {name: config["model"]["loss"]["class_path"] for name, config in methods.items()}
-    assert paths == {"twin_loss": "twins_here.TwinLoss", "weighted_loss": "twins_here.WeightedLoss"}
+def test_a_method_has_the_name_of_its_class_and_its_space(modules: None) -> None:
+    """A space begins at its start, and belongs to the arguments of its class."""
+    methods = added_methods([f"twins_here.{kind}Loss" for kind in ("Twin", "Weighted", "Narrow", "Fixed")])
+    assert methods["twin_loss"]["model"]["loss"]["class_path"] == "twins_here.TwinLoss"
     assert methods["weighted_loss"]["data"] == {"samples_per_class": 1}
-    assert "search" not in methods["twin_loss"]
     assert methods["weighted_loss"]["search"] == {"model.loss.init_args.scale": {"low": 1.0, "high": 9.0}}
-
-
-def test_a_space_begins_at_its_start_and_belongs_to_the_arguments_of_its_class(modules: None) -> None:
-    model = method_of_loss("twins_here.NarrowLoss", "")[1]
-    assert model["model"] == {
-        "loss": {"class_path": "twins_here.NarrowLoss", "init_args": {"scale": 2.0}},
-        "loss_lr": 0.1,
-    }
+    start = {"loss": {"class_path": "twins_here.NarrowLoss", "init_args": {"scale": 2.0}}, "loss_lr": 0.1}
+    assert methods["narrow_loss"]["model"] == start
     ranges = {"model.loss.init_args.scale": {"low": 1.0, "high": 3.0}, "model.loss_lr": {"low": 0.01, "high": 1}}
-    assert model["search"] == ranges
-    assert "search" not in method_of_loss("twins_here.FixedLoss", "")[1]
+    assert methods["narrow_loss"]["search"] == ranges
+    assert not any("search" in methods[name] for name in ("twin_loss", "fixed_loss"))
 
 
 def test_methods_may_be_a_list_of_losses_and_files(modules: None, tmp_path: Path) -> None:
-    listed = "[ArcFaceLoss, ntxent_koleo, twins_here.WeightedLoss]"
+    listed, below = tmp_path / "listed.yaml", tmp_path / "below.yaml"
     named = "{arcface: arcface, ntxent_koleo: ntxent_koleo, weighted_loss: twins_here.WeightedLoss}"
-    below = "{extends: listed.yaml, methods: {arcface: {model: {loss_lr: 0.5}}}, search: {trials: 2}}"
-    contents = {"listed": listed, "named": named}
-    for name, methods in contents.items():
-        (tmp_path / f"{name}.yaml").write_text(f"name: a\nbase: [data/glyphs]\nmethods: {methods}\n")
-    (tmp_path / "below.yaml").write_text(below)
-    specs = {name: load_spec(tmp_path / f"{name}.yaml") for name in (*contents, "below")}
-    assert specs["listed"] == specs["named"]
-    assert specs["below"].methods["arcface"]["model"]["loss_lr"] == 0.5
-    assert specs["below"].spaces["weighted_loss"] == {"model.loss.init_args.scale": {"low": 1.0, "high": 9.0}}
-    (tmp_path / "listed.yaml").write_text("base: [data/glyphs]\nmethods: [ArcFaceLoss, arcface]\n")
-    with pytest.raises(UserError, match=r"methods of .*listed\.yaml: .*'arcface'"):
-        load_spec(tmp_path / "listed.yaml")
-    (tmp_path / "listed.yaml").write_text("base: [data/glyphs]\nmethods: [ArcFaseLoss]\n")
-    with pytest.raises(UserError, match=r"methods of .*listed\.yaml: .*'ArcFaseLoss'; did you mean 'ArcFaceLoss'"):
-        load_spec(tmp_path / "listed.yaml")
+    specs = []
+    for methods in (named, "[ArcFaceLoss, ntxent_koleo, twins_here.WeightedLoss]"):
+        listed.write_text(f"name: a\nbase: [data/glyphs]\nmethods: {methods}\n")
+        specs.append(load_spec(listed))
+    assert specs[0] == specs[1]
+    below.write_text("{extends: listed.yaml, methods: {arcface: {model: {loss_lr: 0.5}}}, search: {trials: 2}}")
+    assert load_spec(below).methods["arcface"]["model"]["loss_lr"] == 0.5
+    assert load_spec(below).spaces["weighted_loss"] == {"model.loss.init_args.scale": {"low": 1.0, "high": 9.0}}
+    for methods, key in (("[ArcFaceLoss, arcface]", "'arcface'"), ("[ArcFaseLoss]", "'ArcFaceLoss'")):
+        listed.write_text(f"base: [data/glyphs]\nmethods: {methods}\n")
+        with pytest.raises(UserError, match=rf"methods of .*listed\.yaml: .*{key}"):
+            load_spec(listed)
 
 
 def test_a_shipped_method_and_a_file_are_called_as_their_files_are(tmp_path: Path) -> None:
@@ -455,22 +427,23 @@ def test_a_shipped_method_and_a_file_are_called_as_their_files_are(tmp_path: Pat
     assert "search" not in methods["sharp_arcface"]
 
 
-@pytest.mark.parametrize(
-    ("paths", "key"),
-    [
-        (["twins_here.TwinLoss", "twins_there.TwinLoss"], r"--add-method twins_there\.TwinLoss: .*'twin_loss'"),
-        (["ArcFaceLoss", "levelfield.losses.ArcFaceLoss"], r"levelfield\.losses\.ArcFaceLoss: .*'arcface'"),
-        (["twins_here.TwinLos"], "'twins_here' .*'TwinLoss'"),
-        (["twins_here.TornLoss"], r"TornLoss: search_space: scale: "),
-        (["torn_loss.MyLoss"], r"--add-method torn_loss\.MyLoss: .*'torn_loss' .*line 1"),
-        (["no_such_module.MyLoss"], r"--add-method no_such_module\.MyLoss: .*'no_such_module'"),
-        (["smoth_ap"], "--add-method smoth_ap: .*'smooth_ap'"),
-        (["ArcFaseLoss"], "--add-method ArcFaseLoss: .*'ArcFaceLoss'"),
-        (["soft_triple", "configs/method/soft_triple.yaml"], r"soft_triple\.yaml: .*'soft_triple'"),
-    ],
-)
-def test_a_mistake_is_one_line(modules: None, toy_file: Path, tmp_path: Path, paths: list[str], key: str) -> None:
-    words = [word for path in paths for word in ("--add-method", path)]
+WRONG_PATHS = r"""
+twins_here.TwinLoss twins_there.TwinLoss | --add-method twins_there\.TwinLoss: .*'twin_loss'
+ArcFaceLoss levelfield.losses.ArcFaceLoss | levelfield\.losses\.ArcFaceLoss: .*'arcface'
+twins_here.TwinLos | 'twins_here' .*'TwinLoss'
+twins_here.TornLoss | TornLoss: search_space: scale
+torn_loss.MyLoss | --add-method torn_loss\.MyLoss: .*'torn_loss' .*line 1
+no_such_module.MyLoss | --add-method no_such_module\.MyLoss: .*'no_such_module'
+smoth_ap | --add-method smoth_ap: .*'smooth_ap'
+ArcFaseLoss | --add-method ArcFaseLoss: .*'ArcFaceLoss'
+soft_triple configs/method/soft_triple.yaml | soft_triple\.yaml: .*'soft_triple'
+"""
+
+
+@pytest.mark.parametrize("line", WRONG_PATHS.strip().splitlines())
+def test_a_mistake_is_one_line(modules: None, toy_file: Path, tmp_path: Path, line: str) -> None:
+    paths, key = line.split(" | ")
+    words = [word for path in paths.split() for word in ("--add-method", path)]
     with pytest.raises(UserError, match=key) as caught:
         command_line("study", ["run", str(toy_file), "--output", str(tmp_path / "study"), *words])
     assert "\n" not in str(caught.value)

@@ -1,6 +1,7 @@
 """What is done next, with which setting and how long it takes, follows from the results alone."""
 
 import random
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from levelfield.core.files import write_json
 from levelfield.report.facts import selected
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import RESULT, Job, job_seed, study_jobs
-from levelfield.study.progress import progress_line, seconds_left
+from levelfield.study.progress import seconds_left
 from levelfield.study.spec import SearchSettings, StudySpec
 from levelfield.study.state import setting
 from levelfield.study.suggest import suggest
@@ -20,16 +21,9 @@ SPACE = {"model.loss.init_args.margin": {"low": 0.0, "high": 1.0}}
 
 def study(**search: Any) -> StudySpec:
     config = {"model": {"loss": {"class_path": "TripletMarginLoss"}}, "data": {"dataset": "Glyphs"}, "trainer": {}}
-    return StudySpec(
-        name="toy",
-        folds=2,
-        runs=2,
-        seed=5,
-        threads=1,
-        methods={"a": config, "b": config, "plain": config},
-        search=SearchSettings(**{"trials": 4, **search}),
-        spaces={"a": SPACE, "b": SPACE},
-    )
+    counts = {"folds": 2, "runs": 2, "seed": 5, "threads": 1, "search": SearchSettings(**{"trials": 4, **search})}
+    methods = {"a": config, "b": config, "plain": config}
+    return StudySpec(name="toy", methods=methods, spaces={"a": SPACE, "b": SPACE}, **counts)
 
 
 def parameters(record: StudyFolder, job: Job) -> dict[str, Any]:
@@ -39,13 +33,8 @@ def parameters(record: StudyFolder, job: Job) -> dict[str, Any]:
 
 
 def finish(record: StudyFolder, job: Job, score: float | None) -> None:
-    result: dict[str, Any] = {
-        **asdict(job),
-        "configuration": record.spec.row_hashes[job.method],
-        "parameters": parameters(record, job),
-        "seed": job_seed(record.spec, job),
-        "seconds": 1.0,
-    }
+    result = asdict(job) | {"configuration": record.spec.row_hashes[job.method], "seconds": 1.0}
+    result |= {"parameters": parameters(record, job), "seed": job_seed(record.spec, job)}
     if score is None:
         result["failure"] = "the loss is nan at step 3"
     else:
@@ -56,12 +45,9 @@ def finish(record: StudyFolder, job: Job, score: float | None) -> None:
     record.state.add(job, result)
 
 
-def finish_all(record: StudyFolder, score: Any) -> list[Job]:
-    done = []
+def finish_all(record: StudyFolder, score: Any) -> None:
     while (job := next(record.state.ready(), None)) is not None:
         finish(record, job, score(job))
-        done.append(job)
-    return done
 
 
 def test_trials_come_one_after_the_other_and_runs_after_all_of_them(tmp_path: Path) -> None:
@@ -72,12 +58,10 @@ def test_trials_come_one_after_the_other_and_runs_after_all_of_them(tmp_path: Pa
     ready = list(state.ready())
     assert {job.number for job in ready if job.stage == "trial"} == {0}, "the next trial waits for both folds"
     assert {job.method for job in ready if job.stage == "run"} == {"plain"}, "without a space nothing is awaited"
-    finish(record, Job("a", "trial", 0, 0), 0.2)
-    assert Job("a", "trial", 1, 0) not in list(state.ready())
-    finish(record, Job("a", "trial", 0, 1), 0.3)
-    ready = list(state.ready())
-    assert Job("a", "trial", 1, 0) in ready
-    assert Job("b", "trial", 1, 0) not in ready
+    for fold in range(2):
+        assert Job("a", "trial", 1, 0) not in list(state.ready())
+        finish(record, Job("a", "trial", 0, fold), 0.2)
+    assert {job.method for job in state.ready() if job.number == 1 and job.stage == "trial"} == {"a"}
     finish_all(record, lambda job: 0.5)
     assert state.to_do == []
     batch = StudyFolder(tmp_path / "batch", study(batch=2)).state.ready()
@@ -101,23 +85,23 @@ def test_a_suggestion_depends_on_earlier_trials_alone_whoever_asks(tmp_path: Pat
 
 
 def test_failures_are_recorded_and_what_has_not_failed_is_searched_and_tested(tmp_path: Path) -> None:
-    trial = StudyFolder(tmp_path / "trial", study())
-    finish_all(trial, lambda job: None if job == Job("a", "trial", 1, 1) else 0.1 + 0.01 * job.number)
+    def finished(fails: Callable[[Job], bool], **changes: Any) -> StudyFolder:
+        record = StudyFolder(tmp_path / str(len(list(tmp_path.iterdir()))), replace(study(), **changes))
+        finish_all(record, lambda job: None if fails(job) else 0.1 + 0.01 * job.number)
+        return record
+
+    trial = finished(lambda job: job == Job("a", "trial", 1, 1))
     assert [each.value is None for each in trial.state.trials("a")] == [False, True, False, False]
-    assert selected(trial)["a"][0].number == 3
-    assert selected(trial)["a"][1] == ["trial 1 fold 1: the loss is nan at step 3"]
+    best, failures = selected(trial)["a"]
+    assert (best.number, len(failures)) == (3, 1)
+    assert "trial 1 fold 1" in failures[0]
     assert len(trial.state.tested_runs()) == 1 + 3 * 2
-    failing = StudyFolder(tmp_path / "failing", study(trials=1))
-    finish_all(failing, lambda job: None if job == Job("a", "run", 1, 1) else 0.1)
-    assert ("a", 0) in failing.state.tested_runs()
-    assert ("a", 1) not in failing.state.tested_runs()
-    assert list(failing.state.failures("run")) == [Job("a", "run", 1, 1)]
-    methods = {**study().methods, "of_b": study().methods["b"]}
-    record = StudyFolder(tmp_path / "whole", replace(study(), methods=methods, derived={"of_b": {"of": "b", "pca": 2}}))
-    state = record.state
-    finish_all(record, lambda job: None if job.method == "b" else 0.1)
-    assert state.without_setting() == ["b", "of_b"]
-    assert state.to_do == []
+    failing = finished(lambda job: job == Job("a", "run", 1, 1)).state
+    assert {("a", 0), ("a", 1)} & {*failing.tested_runs()} == {("a", 0)}
+    assert list(failing.failures("run")) == [Job("a", "run", 1, 1)]
+    methods, derived = study().methods | {"of_b": study().methods["b"]}, {"of_b": {"of": "b", "pca": 2}}
+    state = finished(lambda job: job.method == "b", methods=methods, derived=derived).state
+    assert (state.without_setting(), state.to_do) == (["b", "of_b"], [])
     assert state.tested_runs() == [("pretrained", 0), ("a", 0), ("a", 1), ("plain", 0), ("plain", 1)]
 
 
@@ -138,37 +122,18 @@ def test_any_order_of_the_work_ends_in_the_same_settings(tmp_path: Path) -> None
         assert (tmp_path / "straight" / file).read_bytes() == (tmp_path / "shuffled" / file).read_bytes()
 
 
-BASELINE = [Job("pretrained", "run", 0, fold) for fold in range(2)]
-SLOW = [Job("slow", "run", run, 0) for run in range(3)]
-FAST = [Job("fast", "run", run, 0) for run in range(3)]
-
-
 def test_each_job_left_takes_its_methods_mean() -> None:
+    slow, fast = ([Job(name, "run", run, 0) for run in range(3)] for name in ("slow", "fast"))
+    spec = SimpleNamespace(trains=lambda row: row not in ("pretrained", "averaged"))
+
     def left(to_do: list[Job], done: dict[Job, float], workers: int = 1) -> float | None:
-        spec = SimpleNamespace(trains=lambda row: row not in ("pretrained", "averaged"))
         results = {job: {"seconds": seconds} for job, seconds in done.items()}
         return seconds_left(SimpleNamespace(spec=spec, to_do=to_do, results=results), workers)  # type: ignore[arg-type]
 
-    assert left(SLOW, {}) is None
-    assert left(SLOW, dict.fromkeys(BASELINE, 1.0)) is None
-    done = {SLOW[0]: 30.0, SLOW[1]: 50.0, FAST[0]: 10.0}
-    assert left([SLOW[2], FAST[1], FAST[2]], done) == 40 + 10 + 10
+    assert left(slow, {}) is None
+    assert left(slow, {Job("pretrained", "run", 0, 0): 1.0}) is None
+    done = {slow[0]: 30.0, slow[1]: 50.0, fast[0]: 10.0}
+    assert left([slow[2], fast[1], fast[2]], done) == 40 + 10 + 10
     assert left([Job("new", "run", 0, 0)], done) == 30
-    assert left(SLOW[1:], {SLOW[0]: 30.0}, workers=2) == 30
-    assert left([SLOW[1], Job("averaged", "run", 0, 0)], {SLOW[0]: 600.0}) == 600, "a derived row trains nothing"
-
-
-def test_a_finished_job_is_a_line(tmp_path: Path) -> None:
-    spec = replace(study(), methods={"slow": study().methods["plain"]}, spaces={})
-    state = StudyFolder(tmp_path, spec).state
-    lines = []
-    scored = {"seconds": 20.0, "parameters": {}, "validation": {"map_at_r": 0.312}}
-    failed = {"seconds": 4.0, "parameters": {}, "failure": "the loss is nan at step 3"}
-    for job, result in zip(state.jobs[3:5], (scored, failed), strict=True):
-        state.add(job, result)
-        lines.append(progress_line(state, job, 1))
-    # Of the six, three trainings are left, each as long as the mean of those before.
-    assert lines == [
-        "[1/6] slow run 0 fold 1: validation MAP@R 31.2; about 60 s left",
-        "[2/6] slow run 1 fold 0: failed, the loss is nan at step 3; about 24 s left",
-    ]
+    assert left(slow[1:], {slow[0]: 30.0}, workers=2) == 30
+    assert left([slow[1], Job("averaged", "run", 0, 0)], {slow[0]: 600.0}) == 600, "a derived row trains nothing"
