@@ -1,5 +1,6 @@
 """The data of `levelfield compare`: its split, its settings, and the samples that fit and can be opened."""
 
+import shlex
 import sys
 from collections.abc import Sequence
 from math import ceil
@@ -20,6 +21,7 @@ from levelfield.data.datasets import ImageTable, TextTable
 from levelfield.data.splits import MIN_VALIDATION_CLASSES
 from levelfield.data.verify import MAX_NAMES, counted, duplicates, open_all
 from levelfield.study.spec import COUNTS
+from levelfield.use.samples import USUAL_TRUNK
 
 # Class of the data to its file in configs/data, and to the argument that names them.
 OWN = {"ImageFolder": ("image_folder", "folder"), "ImageTable": ("own_images", "table")}
@@ -41,7 +43,7 @@ def blocks_of(path: str, dataset: MetricDataset, split: Config) -> int:
     """Blocks of classes that a fold can validate.
 
     Raises:
-        UserError: too few classes for two blocks.
+        UserError: too few classes for two blocks; names the command that still works.
     """
     index = dataset.read_index()
     units = dataset.units(index, split.get("keep_groups", False))  # a class, or classes that groups join
@@ -49,9 +51,12 @@ def blocks_of(path: str, dataset: MetricDataset, split: Config) -> int:
     blocks = min(COUNTS["folds"], trained // MIN_VALIDATION_CLASSES)
     if blocks >= 2:
         return blocks
+    kind, key = OWN[type(dataset).__name__]
+    files = f"data/{kind}", f"trunk/{USUAL_TRUNK[dataset.modality]}", "protocol/heads"
+    fit = " ".join(["levelfield fit", *(f"--config configs/{file}.yaml" for file in files), "--model.loss NTXentLoss"])
     raise UserError(
         f"{path} has {counted(classes, 'class')}, {trained} of them to train and validate; compare needs 4 there (8 in "
-        "all): add classes, or train without validation: levelfield fit --data.fold none (docs/fine_tune.md)"
+        f"all): add classes, or only train: {fit} --data.dataset.{key} {shlex.quote(path)} --data.fold none"
     )
 
 
@@ -83,12 +88,7 @@ def usable(
         classes = counted(len(np.unique(taken.labels)), "class")
         note = f"note: compare takes {len(taken.keys):,} of {count:,} samples, with {classes} at random"
         say(f"{note}; more --minutes takes more", file=sys.stderr)
-    faults, digests = list[str](), dict[str, bytes]()
-    for key, opened in open_all(dataset, taken.keys):
-        if isinstance(opened, UserError):
-            faults.append(str(opened))
-        else:
-            digests[key], _ = opened
+    digests, _, faults = open_all(dataset, taken.keys)
     if faults:
         say(*_first(faults, path), file=sys.stderr)
         broken = f"{len(faults):,} of {len(taken.keys):,} images"

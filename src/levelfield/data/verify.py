@@ -1,10 +1,10 @@
 """Verify a data set: counts, omissions, likely mistakes, samples that do not open, and duplicates."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing.pool import ThreadPool
 
 import numpy as np
 from jaxtyping import Int
@@ -16,7 +16,6 @@ from levelfield.data.splits import IN_GROUPS, MIN_VALIDATION_CLASSES, retrievabl
 MAX_NAMES = 20
 MIN_TEST_CLASSES = 2
 USUAL_FOLDS = 4
-TOGETHER = 1024  # samples that threads open before their results are collected
 # How programs write a missing label, in lower case.
 NO_LABELS = frozenset({"-1", "-1.0", "<na>", "n/a", "na", "nan", "nat", "none", "null"})
 
@@ -53,14 +52,8 @@ def verify(dataset: MetricDataset) -> VerifyReport:
             check_test_split(index.select(np.isin(index.labels, test_classes)))
         except UserError as error:
             report.problems.append(str(error))
-    digests: dict[str, bytes] = {}
-    dark: list[str] = []
-    for key, opened in open_all(dataset, index.keys):
-        if isinstance(opened, UserError):
-            report.problems.append(str(opened))
-        else:
-            digests[key], is_dark = opened
-            dark += [key] * is_dark
+    digests, dark, faults = open_all(dataset, index.keys)
+    report.problems += faults
     if dark and dataset.num_classes_published is None:
         count = counted(len(dark), "image")
         report.overview.append(f"nearly black: {count}, such as {dark[0]}; scale 12 bits in a 16-bit file by 16")
@@ -71,16 +64,16 @@ def verify(dataset: MetricDataset) -> VerifyReport:
     return report
 
 
-def open_all(dataset: MetricDataset, keys: Sequence[str]) -> Iterator[tuple[str, tuple[bytes, bool] | UserError]]:
-    """Each key with the digest of its sample's content and whether it is nearly black, or with why it does not open."""
-    with ThreadPoolExecutor() as pool:  # Pillow decodes without Python's global lock
-        for first in range(0, len(keys), TOGETHER):
-            some = list(keys[first : first + TOGETHER])
-            yield from zip(some, pool.map(partial(_open, dataset), some), strict=True)
+def open_all(dataset: MetricDataset, keys: Sequence[str]) -> tuple[dict[str, bytes], list[str], list[str]]:
+    """The digest of each sample's content, the keys of images that are nearly black, and why others do not open."""
+    with ThreadPool() as pool:  # Pillow decodes without Python's global lock
+        opened = dict(zip(keys, pool.imap(partial(_open, dataset), keys, chunksize=64), strict=True))
+    found = {key: each for key, each in opened.items() if isinstance(each, tuple)}
+    digests, dark = {key: each[0] for key, each in found.items()}, [key for key, each in found.items() if each[1]]
+    return digests, dark, [str(each) for each in opened.values() if isinstance(each, UserError)]
 
 
 def _open(dataset: MetricDataset, key: str) -> tuple[bytes, bool] | UserError:
-    """The digest of a sample's content and whether it is nearly black, or why it does not open."""
     try:
         sample = dataset.load(key)
     except UserError as error:
@@ -149,8 +142,7 @@ def check_test_split(test: SampleIndex) -> None:
     labels = test.labels
     roles = np.array(test.roles or [""] * len(labels))
     if (roles == "").all():
-        found = len(retrievable_classes(labels, test.groups))
-        if found < MIN_TEST_CLASSES:
+        if (found := len(retrievable_classes(labels, test.groups))) < MIN_TEST_CLASSES:
             several = "" if test.groups is None else IN_GROUPS
             raise UserError(
                 f"{found} test classes have at least 2 samples{several}, but {MIN_TEST_CLASSES} must: add samples or "
