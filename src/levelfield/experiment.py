@@ -14,7 +14,6 @@ from levelfield.analysis.verify import verify_study
 from levelfield.core.errors import UserError
 from levelfield.core.files import write_atomically
 from levelfield.core.paths import find_own_modules
-from levelfield.core.processes import quick_imports
 from levelfield.report.figures import write_figures
 from levelfield.report.page import write_report
 from levelfield.report.table import StudyTable, paper_table, study_table
@@ -135,7 +134,6 @@ class Study:
             UserError: another process runs the study, the folder has another study, a setting, the data or a result is
                 wrong, or runs failed.
         """
-        quick_imports()
         from levelfield.study.executors import make_slots
         from levelfield.study.run import run_study
 

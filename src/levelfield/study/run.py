@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from levelfield.core.errors import UserError
-from levelfield.core.processes import launched_together
+from levelfield.core.processes import launched_together, quick_imports
 from levelfield.core.terminal import say
 from levelfield.metrics.user_metric import user_metric
 from levelfield.study.folder import StudyFolder
@@ -69,9 +69,10 @@ def run_study(
                 if recompute and not decisions:
                     say("note: --recompute has no effect: no row is stale", console=console)
                 return study
+            quick_imports()  # of torch, too, which a finished study does not need
             for name in study.spec.own_metrics:
                 user_metric(name)  # fails before anything is computed
-            from levelfield.study.first_look import look_at_rows  # imports torch, which a finished study does not need
+            from levelfield.study.first_look import look_at_rows
             from levelfield.study.seal import evaluate
             from levelfield.study.training_job import fixed_threads
 
