@@ -47,6 +47,7 @@ def test_a_line_is_in_the_ledger_and_in_the_copy(tmp_path: Path, cache: Path) ->
         (hashes("bird")[-2::-1], 2),  # one image less, in another order
         (hashes("bird") + hashes("fish", 100), 2),  # in a larger set
         (hashes("fish", 16) + hashes("bird", 4), 2),  # the test half of another random split
+        (hashes("fish", 100) + hashes("bird", 4), 2),  # a fifth of the smaller set, a part of the larger one
         (hashes("fish") + hashes("bird", 1), 1),
     ],
 )
