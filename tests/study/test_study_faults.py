@@ -1,12 +1,10 @@
 """What a study does when its disk, its files or its methods go wrong: nothing that is finished is lost."""
 
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import yaml
+from full_disk import full_disk
 from own_images import own_images
 from printed import numbers
 from study_engine import evaluations, tables
@@ -34,17 +32,6 @@ def unopened(folder: Path) -> None:
         (folder / name).unlink()
 
 
-@contextmanager
-def files_up_to(size: int) -> Iterator[None]:
-    """No file may grow beyond `size` bytes: the system refuses the rest, as a full disk does."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "size"),  # a checkpoint of the toy has 1.5 MB, its embeddings 20 kB, results.csv 4 kB, study.yaml 1.6 kB
@@ -59,7 +46,7 @@ def test_a_file_that_cannot_be_written_is_named_and_the_study_goes_on_later(
     if "best.ckpt" in name:
         (copy / LAST / "result.json").unlink()
     before = {path: path.stat().st_mtime_ns for path in copy.rglob("result.json")}
-    with files_up_to(size):
+    with full_disk(size):
         assert main(["study", "run", str(toy_file), "--output", str(copy), "--executor.workers", "1"]) == 2
     error = capfd.readouterr().err.splitlines()[-1]
     named = f"the features of glyphs into {tmp_path}" if name == "features" else str(copy / name)
@@ -82,7 +69,7 @@ def test_a_full_disk_logs_and_the_ledger_are_named_too(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"metrics\.csv"):
         metrics.save()
     what = Evaluation("toy", ["ab" * 32], "a test", configuration="a long configuration" * 20)
-    with files_up_to(300), pytest.raises(UserError, match=r"ledger\.jsonl"):
+    with full_disk(300), pytest.raises(UserError, match=r"ledger\.jsonl"):
         begin(what, tmp_path)
     assert evaluations(tmp_path) == 0
     begin(what, tmp_path)
