@@ -137,7 +137,7 @@ def decisions(rows: Rows, labels: Tensor, pool: np.ndarray, draws: int, folds: i
             found.append(Rung(name, float(torch.cat(each).mean()), from_sums(sums)))
         highest = max(found, key=lambda rung: rung.validation).row
         vetoed = highest if tested[draw, names.index(highest)] >= tested[draw, 0] else UNTOUCHED
-        chosen.append([decide(found).row, decide(found, cheapest=True).row, highest, vetoed])
+        chosen.append([decide(found).best.row, decide(found, cheapest=True).best.row, highest, vetoed])
     truth = tested.mean(axis=0)
     rules = ("compare", "compare --cheapest", "highest validation", "highest, unless the test is lower (before)")
     for rule, of_rule in zip(rules, zip(*chosen, strict=True), strict=True):

@@ -42,19 +42,19 @@ def three(spec: StudySpec) -> StudySpec:
 )
 def test_the_best_row_clearly_above_the_features_is_taken(validation: dict[str, float], row: str, clear: int) -> None:
     found = [rung(name, score) for name, score in validation.items()]
-    assert (decide(found).row, decide(found).clear) == (row, clear)
+    assert (decide(found).best.row, decide(found).clear) == (row, clear)
     few = [replace(each, classes=ClassScores(each.classes.sums_K[:7], each.classes.queries_K[:7])) for each in found]
-    assert decide(few).row == FEATURES, "fewer than eight classes cannot tell"
+    assert decide(few).best.row == FEATURES, "fewer than eight classes cannot tell"
 
 
 def test_the_cheapest_that_is_about_as_good_is_taken_on_request(three: StudySpec) -> None:
     rows = {FEATURES: 60.0, "head_ntxent": 74.0, "trunk_ntxent": 78.0, "trunk_ntxent_averaged": 78.2}
     found = [rung(name, score) for name, score in rows.items()]
-    assert decide(found).row == "trunk_ntxent_averaged"
-    assert decide(found, cheapest=True).row == "trunk_ntxent"
+    assert decide(found).best.row == "trunk_ntxent_averaged"
+    assert decide(found, cheapest=True).best.row == "trunk_ntxent"
     methods = dict.fromkeys([*rows][1:], next(iter(three.methods.values())))
     (line, *_) = decision_lines(decide(found, cheapest=True), found, replace(three, methods=methods))
-    assert line.endswith("it is the cheapest about as good as the best.")
+    assert "the cheapest about as good as the best of 3 rows clearly above the features" in line
 
 
 @pytest.mark.parametrize("kind", ["all", "queries", "groups"])
@@ -97,7 +97,7 @@ def test_the_first_line_says_what_to_use_and_the_next_what_it_is_worth(three: St
     found = [features, rung(row, 75.0)]
     lines = decision_lines(decide(found), found, three, ["A is better than B."])
     where = "on 10 validation classes (2 of 4 folds)"
-    assert lines[0] == f"Use {words}: of 1 rows clearly above the features {where} it is the best."
+    assert lines[0] == f"Use {words}: the best of 1 row clearly above the features {where}."
     assert lines[1] == "A is better than B."
     assert any("The trunk was not trained" in line for line in lines) == (part == "head")
     none = [features, replace(rung(row, 71.0), same_as="trunk_ntxent")]

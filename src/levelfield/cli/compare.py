@@ -150,16 +150,16 @@ def _conclusion(finished: Study, cheapest: bool) -> list[str]:
     study = finished.record()
     table = rungs(study)
     decision = decide(table, cheapest)
-    checkpoint = finished.folder / Job(decision.row, "run", 0, 0).path / CHECKPOINT
+    checkpoint = finished.folder / Job(decision.best.row, "run", 0, 0).path / CHECKPOINT
     trusted = user_packages(yaml.safe_load(checkpoint.with_name(CONFIG).read_bytes()))
     embed = ["levelfield", "predict", "--ckpt_path", str(checkpoint)]
     embed += [word for name in sorted(trusted) for word in ("--trust", name)]
     lines = [f"checkpoint: {checkpoint} (fold 0)"]
-    if study.spec.trains(decision.row) or ALPHA in study.spec.derived.get(decision.row, {}):
-        fit, alpha = on_all_classes(study, decision.row, finished.folder)
+    if study.spec.trains(decision.best.row) or ALPHA in study.spec.derived.get(decision.best.row, {}):
+        fit, alpha = on_all_classes(study, decision.best.row, finished.folder)
         mean = "" if alpha is None else f", then take its mean with the start, alpha {alpha:g}"
         lines.append(f"or train it on all training classes first{mean}: {shlex.join(fit)}")
     sentences = decision_lines(decision, table, study.spec, measured(study, decision))
     of = study.spec.configuration_hash()
-    write_json(study.folder / DECISION, {"of": of, "row": decision.row, "sentences": sentences})
+    write_json(study.folder / DECISION, {"of": of, "row": decision.best.row, "sentences": sentences})
     return [*lines, f"next: embed with it: {shlex.join(embed)}"]

@@ -6,6 +6,7 @@ Of those rows the best is taken. The test classes have no say: they measure what
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from statistics import fmean
 
 import numpy as np
@@ -15,6 +16,7 @@ from levelfield.analysis import class_interval as over_classes
 from levelfield.analysis.class_interval import ClassScores, class_interval, from_sums
 from levelfield.analysis.shown_names import shown_names
 from levelfield.analysis.stored_embeddings import stored_embeddings
+from levelfield.data.verify import counted
 from levelfield.metrics import retrieval_metrics
 from levelfield.metrics.definitions import SELECTED_BY
 from levelfield.metrics.nearest import nearest
@@ -48,10 +50,6 @@ class Decision:
     clear: int  # number of rows that are clearly above the features
     place: str  # of the row among these
 
-    @property
-    def row(self) -> str:
-        return self.best.row
-
 
 def rungs(study: StudyFolder) -> list[Rung]:
     """The rows with all folds finished, from the cheapest to the most expensive."""
@@ -73,26 +71,20 @@ def decide(found: Sequence[Rung], cheapest: bool = False) -> Decision:
         found: From the cheapest to the most expensive.
         cheapest: Of the rows clearly above the features, the first that is within one standard error of the best.
     """
-
-    def highest(rows: Sequence[Rung]) -> Rung:
-        return max(rows, key=lambda rung: rung.validation)  # the first of equals
-
-    def is_about_as_good(rung: Rung) -> bool:
-        less = best.classes - rung.classes
-        return less.mean <= less.variance() ** 0.5
-
-    features = highest([rung for rung in found if rung.row.startswith(UNTOUCHED[:-1])])  # of any trunk
+    score = attrgetter("validation")  # the first of equals is taken
+    features = max((rung for rung in found if rung.row.startswith(UNTOUCHED[:-1])), key=score)  # of any trunk
     clear = [rung for rung in found if class_interval(rung.classes - features.classes).is_better]
-    best = highest(clear or [features])
-    untrained, place = highest([rung for rung in found if is_baseline(rung.row)]), "the best"
+    best = max(clear or [features], key=score)
+    untrained, place = max((rung for rung in found if is_baseline(rung.row)), key=score), "the best"
     if cheapest:
-        best, place = next(filter(is_about_as_good, clear), features), "the cheapest about as good as the best"
+        near = [rung for rung in clear if (less := best.classes - rung.classes).mean <= less.variance() ** 0.5]
+        best, place = [*near, features][0], "the cheapest about as good as the best"
     return Decision(best, features, untrained, len(clear), place)
 
 
 def measured(study: StudyFolder, decision: Decision) -> list[str]:
     """What the test classes say: the row to use against the features, and against the best untrained row."""
-    best, *others = dict.fromkeys((decision.row, decision.features.row, decision.untrained.row))
+    best, *others = dict.fromkeys((decision.best.row, decision.features.row, decision.untrained.row))
     scores, names, lines = {row: _tested(study, row) for row in (best, *others)}, _names(study.spec), []
     for other in others:
         if (own := scores[best]) is not None and (theirs := scores[other]) is not None:
@@ -130,21 +122,20 @@ def of_embeddings(test: EmbeddedTest) -> ClassScores:
 def decision_lines(decision: Decision, found: Sequence[Rung], spec: StudySpec, test: Sequence[str] = ()) -> list[str]:
     """The decision in plain words, with the sentences of `measured`."""
     best, features = decision.best, decision.features
-    classes = np.count_nonzero(features.classes.queries_K)
-    where = f"on {classes} validation classes ({spec.folds} of {spec.blocks or spec.folds} folds)"
+    classes, blocks = np.count_nonzero(features.classes.queries_K), spec.blocks or spec.folds
+    where = f"on {classes} validation classes ({spec.folds} of {blocks} folds)"
     names = _names(spec)
     if best is not features:
-        clear = f"of {decision.clear} rows clearly above the features {where} it is {decision.place}"
-        lines = [f"Use {names[best.row]}: {clear}."]
+        rows = counted(decision.clear, "row")
+        lines = [f"Use {names[best.row]}: {decision.place} of {rows} clearly above the features {where}."]
     else:
         lines = [f"Use the features as they are: no row is clearly above them {where}."]
-        highest = max(found, key=lambda rung: rung.validation)
+        highest = max(found, key=attrgetter("validation"))
         above, name = class_interval(highest.classes - features.classes), names[highest.row]
         if not np.isnan(above.needed):
             least = f"it would have to be at least {100 * above.needed:.1f}."
             lines.append(f"{name[0].upper()}{name[1:]} has {100 * above.difference:+.1f} points there; {least}")
-    lines += test
-    lines += [f"{names[rung.row]} has the model of {names[rung.same_as]}." for rung in found if rung.same_as]
+    lines += [*test, *(f"{names[rung.row]} has the model of {names[rung.same_as]}." for rung in found if rung.same_as)]
     if not any(rung.row.startswith("trunk_") for rung in found):
         lines.append("The trunk was not trained: give it more --minutes.")
     return lines

@@ -72,8 +72,7 @@ class Expected:
         _, chain, test = self.stages(lengths)
         each = HEAD_SECONDS * self.costs.load + (chain if lengths.steps else 0.0)
         cost = self.costs.opened / self.machine.cores + self.costs.of(lengths.size)[1]
-        prepared = (self.train + self.validated + self.tested) * cost
-        return prepared + self._rounds(lengths.trainings) * each + test
+        return (self.train + self.validated + self.tested) * cost + self._rounds(lengths.trainings) * each + test
 
     def stages(self, lengths: Lengths) -> tuple[float, float, float]:
         """Of a training of the trunk with its validations, of this with the choice of its average and a PCA, and of the
@@ -81,8 +80,7 @@ class Expected:
         step, sample = self.costs.of(lengths.size, lengths.batch)
         trunk = lengths.steps * step + VALIDATIONS * self.validated * sample
         chain = trunk + sample * ((VALIDATIONS + 2) * self.validated + self.train)
-        sets = lengths.folds + (lengths.folds > 1)
-        compared = sets * self.tested**2 * EMBEDDING_SIZE / PRODUCTS[self.machine.kind]
+        compared = (lengths.folds + (lengths.folds > 1)) * self.tested**2 * EMBEDDING_SIZE / PRODUCTS[self.machine.kind]
         of_trunks = self._rounds(3 * len(LOSSES) * lengths.runs if lengths.steps else 0)  # with averages and PCAs
         of_features = self._rounds(UNTRAINED_ROWS + len(LOSSES) * lengths.runs)
         embedded = lengths.folds * self.tested * sample
@@ -215,8 +213,7 @@ class Planner:
         layers = {name: [with_size(found[name][1].size), settings] for name, settings in self.trunks.items()}
         chosen, derived = layers.pop(trunk), dict[str, Any]()
         head = {"model": {"embedder_init": start, "embedding_size": size}}
-        rate = TRUNK_LR[self.dataset.modality]
-        model = {"freeze_trunk": False, "trunk_lr": rate, "embedding_size": num_features}
+        model = {"freeze_trunk": False, "trunk_lr": TRUNK_LR[self.dataset.modality], "embedding_size": num_features}
         whole = {
             "model": {**model, "embedder": "levelfield.models.IdentityEmbedder", "embedder_init": "random"},
             "data": {"features": False, "steps_per_epoch": max(1, lengths.steps // VALIDATIONS)},

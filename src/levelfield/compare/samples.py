@@ -139,6 +139,5 @@ def _table(dataset: MetricDataset, index: SampleIndex, tested: Int[np.ndarray, "
         content, values = "path", [str(file.absolute()) for file in map(dataset.file_of, index.keys) if file]
     columns: dict[str, Any] = {content: values, "label": [index.class_names[label] for label in index.labels]}
     columns |= {"split": np.where(np.isin(index.labels, tested), "test", "train")}
-    optional = {"role": index.roles, "group": index.groups}
-    columns |= {name: column for name, column in optional.items() if column is not None}
+    columns |= {name: each for name, each in (("role", index.roles), ("group", index.groups)) if each is not None}
     return pd.DataFrame(columns).to_parquet(index=False)
