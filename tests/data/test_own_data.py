@@ -1,11 +1,14 @@
 """One's own data as they lie on a disk: all commands say the same of them, and their place stays on the machine."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from own_images import image_options, own_images
 from PIL import Image
+from refused import refused
+from tiny_text import own_texts
 
 from levelfield.core.configuration import parse_value
 from levelfield.core.errors import UserError
@@ -101,30 +104,23 @@ def test_a_relative_path_is_sought_below_the_root(tmp_path: Path, run, monkeypat
     assert len(ImageTable("birds/table.csv")) == 64
 
 
-def image_table(folder: Path, content: dict[str, tuple[str, int]]) -> ImageTable:
-    """A table of images: name -> (label, number of its picture)."""
-    for name, (_, number) in content.items():
-        noise = np.random.default_rng(number).integers(0, 255, (8, 8, 3), dtype=np.uint8)
-        Image.fromarray(noise).save(folder / name)
-    rows = [f"{name},{label}" for name, (label, _) in content.items()]
-    (folder / "images.csv").write_text("\n".join(["path,label", *rows]))
-    return ImageTable(folder / "images.csv")
+def test_a_trunk_of_images_is_refused_for_texts(run: Callable, tmp_path: Path) -> None:
+    words = ("--data.dataset", "TextTable", "--data.dataset.table", own_texts(tmp_path), "--data.num_folds", "2")
+    result = run("fit", *words, "--model.loss", "ContrastiveLoss", "--output", tmp_path / "out")
+    assert "TextTable holds texts, TimmTrunk takes images" in result[2]
+    refused(result, "--config trunk/minilm")
 
 
-CONTENT = {
-    "a.png": ("a", 1),
-    "a again.bmp": ("a", 1),  # another file of the same pixels
-    "a alone.png": ("a", 2),
-    "b.png": ("b", 3),
-    "c.png": ("c", 4),
-    "d.png": ("d", 3),
-    "d also c.png": ("d", 4),
-}
+# The names of files, which begin with their class, and the numbers of their pictures.
+PICTURES = {"a.png": 1, "a again.bmp": 1, "a alone.png": 2, "b.png": 3, "c.png": 4, "d.png": 3, "d also c.png": 4}
 
 
 def test_duplicates_come_with_what_they_cross(tmp_path: Path) -> None:
-    dataset = image_table(tmp_path, CONTENT)
-    report = verify(dataset)
+    for name, number in PICTURES.items():
+        noise = np.random.default_rng(number).integers(0, 255, (8, 8, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(tmp_path / name)
+    (tmp_path / "images.csv").write_text("\n".join(["path,label", *(f"{name},{name[0]}" for name in PICTURES)]))
+    report = verify(dataset := ImageTable(tmp_path / "images.csv"))
     assert not report.problems
     # By halves a and b are trained on, c and d tested: b = d crosses, c = d is in two test classes, a = a in one.
     assert report.duplicates == [

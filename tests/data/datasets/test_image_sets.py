@@ -46,10 +46,7 @@ def test_two_steps_on_a_miniature(name: str, run, tiny, tmp_path: Path, monkeypa
         "--output", tmp_path / "out",
     )  # fmt: skip
     assert code == 0, complained
-    (checkpoint,) = tmp_path.rglob("best.ckpt")
-    if name == "inshop":  # its queries are searched for in its gallery
-        code, printed, complained = run("test", "--ckpt_path", checkpoint, *root, *words[-2:])
-        assert (code, "map_at_r" in printed) == (0, True), complained
+    assert len([*tmp_path.rglob("best.ckpt")]) == 1
 
 
 def test_cub200_is_read_from_its_three_lists_by_the_numbers_of_images(tmp_path: Path) -> None:

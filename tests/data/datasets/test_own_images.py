@@ -145,28 +145,7 @@ def test_another_spelling_of_a_missing_file_is_named(on_disk: str, in_table: str
         open_image(tmp_path / in_table)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("file,class\na.png,0\n", "no column path and no column label: it has file, class"),
-        ("path,label,Label\na.png,0,1\n", r"has 2 columns label \(label and Label\): rename all but one"),
-        ('path,label\na.png,0\n"b.png,0\nc.png,1\n', "row 3: a double quote is not closed"),
-        ('path,label\na.png,0\n"b.png,9\nc.png",1\n', "row 3: path has several lines; close the double quote"),
-        ("path,label\na.png,0\nb/../a.png,1\n", r"row 3: a\.png is already in row 2"),
-        ("", "it has none"),
-        ("path,label,split\na,a,train\nb,c,test\nc,b,val\n", r"images\.csv, row 4: split is 'val': give train or test"),
-        ("path,label,split\na,a,train\nb,c,\n", "row 3: split is empty: give train or test"),
-        ("path,label\n", "has no rows"),
-        ("path,label\na.png,0\nb.png\n", "row 3: label is empty"),
-    ],
-)
-def test_mistakes_in_a_table(text: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=message):
-        table(tmp_path, text).read_index()
-
-
 def test_tables_that_cannot_be_read(tmp_path: Path) -> None:
-    (tmp_path / "latin.csv").write_bytes("path,label\na.png,café\n".encode("latin-1"))
     (tmp_path / "text.parquet").write_text("path,label\n")
     frame = pd.DataFrame({"path": ["a", "b"], "label": [2**53 + 1, None]}, dtype=object)
     frame.to_parquet(tmp_path / "gap.parquet")
@@ -176,7 +155,6 @@ def test_tables_that_cannot_be_read(tmp_path: Path) -> None:
     for name, said in {
         "nowhere.csv": r"no table .*nowhere\.csv",
         "table.xlsx": r"give a \.csv, .* or \.parquet table",
-        "latin.csv": "UTF-8",
         "text.parquet": "not a readable Parquet file",
         "gap.parquet": "row 2: label is empty",
         "bytes.parquet": "row 2: path is not UTF-8",
