@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import shutil
 import signal
 import tarfile
 import time
@@ -82,8 +83,7 @@ def zip_of(members: dict[str, bytes]) -> bytes:
 
 def zipped(folder: Path) -> bytes:
     """The folder as an archive that has it at the top."""
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return zip_of({str(file.relative_to(folder.parent)): file.read_bytes() for file in files})
+    return Path(shutil.make_archive(f"{folder}", "zip", folder.parent, folder.name)).read_bytes()
 
 
 def files_in(folder: Path) -> list[Path]:
@@ -135,17 +135,17 @@ def test_a_download_that_fails_leaves_nothing_and_the_next_command_works(
     prepare, small_cub, server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("levelfield.data.prepare.TIMEOUT", 0.2)
-    for midway, said in {
-        lambda: True: "it is damaged or another file: ",  # the server stops
-        lambda: time.sleep(1): "/CUB_200_2011.tgz (timed out): run the command again",
-        None: "/CUB_200_2011.tgz (HTTP Error 404: ",
-        "nowhere": "cannot download http://nowhere.invalid/CUB_200_2011.tgz (<urlopen error [Errno ",
+    for server_s_fault, said in {
+        "stops": "it is damaged or another file: ",
+        "waits": "/CUB_200_2011.tgz (timed out): run the command again",
+        "no such file": "/CUB_200_2011.tgz (HTTP Error 404: ",
+        "no such server": "cannot download http://nowhere.invalid/CUB_200_2011.tgz (<urlopen error [Errno ",
     }.items():
         small_cub()
-        server.midway = midway
-        if midway is None:
+        server.midway = {"stops": lambda: True, "waits": lambda: time.sleep(1)}.get(server_s_fault)
+        if server_s_fault == "no such file":
             (tmp_path / "served/CUB_200_2011.tgz").unlink()
-        elif midway == "nowhere":
+        elif server_s_fault == "no such server":
             moved = replace(CUB200.archives[0], address="http://nowhere.invalid/CUB_200_2011.tgz")
             monkeypatch.setattr(CUB200, "archives", (moved,))
         printed = prepare("cub200", code=2, says=said)
@@ -223,11 +223,12 @@ def test_an_unsafe_or_damaged_archive_leaves_nothing(content, reason, prepare, s
 def test_terms_that_a_person_has_to_agree_to(prepare, run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     printed = prepare("inshop", code=2, says="download img.zip and list_eval_partition.txt yourself")
     assert "levelfield data prepare inshop --archive img.zip --archive list_eval_partition.txt" in printed
-    partition, images = inshop(tmp_path, classes=2, samples=2), tmp_path / "img.zip"
-    images.write_bytes(zipped(partition.parent / "img"))
+    partition = inshop(tmp_path, classes=2, samples=2)
+    zipped(partition.parent / "img")
     monkeypatch.setattr(InShopClothes, "num_classes_published", 2)
     monkeypatch.setattr(InShopClothes, "num_samples_published", 4)
-    prepare("inshop", "--archive", images, "--archive", partition, says="img.zip: SHA-256 ")
+    archives = ("--archive", partition.with_name("img.zip"), "--archive", partition)
+    prepare("inshop", *archives, says="img.zip: SHA-256 ")
     assert run("data", "verify", "inshop", "--root", tmp_path / "data")[0] == 0
 
 

@@ -127,25 +127,18 @@ def test_texts_come_from_the_file(tmp_path: Path) -> None:
     assert dataset.fingerprint(index.select([0, 1, 2])) != few.fingerprint(few.read_index())  # other classes
 
 
-def stored_images(folder: Path, as_struct: bool) -> tuple[Path, list[bytes]]:
-    """A table as Hugging Face's `datasets` writes it, with numbered classes; the last image is missing."""
-    images = []
-    for number in range(3):
-        Image.new("RGB", (4, 4 + number), (number * 40, 9, 9)).save(image := BytesIO(), "PNG")
-        images.append(image.getvalue())
-    column = [*images[:2], b"?", None]
-    written = pa.table({
-        "img": [{"bytes": image, "path": "x.png"} for image in column] if as_struct else pa.array(column, pa.binary()),
-        "label": [1, 0, 1, 0],
-    })  # fmt: skip
-    features = {"info": {"features": {"label": {"names": ["wren", "jay"], "_type": "ClassLabel"}}}}
-    parquet.write_table(written.replace_schema_metadata({"huggingface": json.dumps(features)}), folder / "t.parquet")
-    return folder / "t.parquet", images
-
-
 @pytest.mark.parametrize("as_struct", [True, False])
 def test_images_inside_a_parquet_table(as_struct: bool, tmp_path: Path) -> None:
-    file, images = stored_images(tmp_path, as_struct)
+    """As `datasets` of Hugging Face writes it, with numbered classes; the third image is broken, the last missing."""
+    images = []
+    for height in (4, 5):
+        Image.new("RGB", (4, height), (height * 40, 9, 9)).save(image := BytesIO(), "PNG")
+        images.append(image.getvalue())
+    column = pa.array([*images, b"?", None], pa.binary())
+    stored = [{"bytes": image, "path": "x.png"} for image in column.to_pylist()] if as_struct else column
+    features = {"info": {"features": {"label": {"names": ["wren", "jay"], "_type": "ClassLabel"}}}}
+    written = pa.table({"img": stored, "label": [1, 0, 1, 0]}, metadata={"huggingface": json.dumps(features)})
+    parquet.write_table(written, file := tmp_path / "t.parquet")
     dataset = ImageTable(file)
     index, problems = dataset.read_all()
     assert index.keys == ("row 1", "row 2", "row 3")
@@ -156,8 +149,7 @@ def test_images_inside_a_parquet_table(as_struct: bool, tmp_path: Path) -> None:
         for row, said in (("row 3", r"t\.parquet, row 3 is not an image"), ("row 4", "has no row 4")):
             with pytest.raises(UserError, match=said):
                 read.load(row)
-    contents = list(dataset.contents_of(index.keys[:2]))
-    assert contents == [hashlib.sha256(image).hexdigest() for image in images[:2]]
+    assert [*dataset.contents_of(index.keys[:2])] == [hashlib.sha256(image).hexdigest() for image in images]
     with pytest.raises(UserError, match="has the images themselves"):
         samples_of(file, "image", "best.ckpt")
 

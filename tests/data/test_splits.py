@@ -3,14 +3,18 @@
 import hashlib
 from collections import Counter
 from itertools import chain
+from pathlib import Path
 
+import networkx
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from levelfield.core.errors import UserError
-from levelfield.data.splits import check_validation_classes, class_folds, split_classes
+from levelfield.data import MetricDataModule
+from levelfield.data.datasets import TextTable
+from levelfield.data.splits import check_validation_classes, class_folds, joined_classes, split_classes
 
 # The program's own split manager gave this table: labels, trainval classes, validation blocks of folds 0 to 3 (first
 # and last label). No fold validates 25 and 74 of Cars196, and 8487 of SOP.
@@ -119,3 +123,70 @@ def test_splits_and_folds_of_any_classes(classes, variant, folds, seed, order) -
         assert sorted([*train, *val]) == trainval.tolist()
     with pytest.raises(UserError):
         class_folds(trainval[: 2 * folds - 1], folds, variant, seed)
+
+
+# `data.keep_groups`: classes that share a group stay in one half and in one fold.
+
+CLASSES, SAMPLES = 48, 4
+
+
+def texts(folder: Path, groups: list[str], splits: list[str] | None = None) -> TextTable:
+    """Four texts of each class, with the group of each text, and the half of each class."""
+    rows = [f"text {n},class {n // SAMPLES:02},{group}" for n, group in enumerate(groups)]
+    rows = [f"{row},{splits[n // SAMPLES]}" if splits else row for n, row in enumerate(rows)]
+    (folder / "texts.csv").write_text("\n".join(["text,label,group" + ",split" * bool(splits), *rows]))
+    return TextTable(folder / "texts.csv")
+
+
+def chained() -> list[str]:
+    """Classes 0 and 9 share a session, 9 and 30 another, 40 and 41 a third; all others have two of their own."""
+    groups = [f"own {n // 2}" for n in range(CLASSES * SAMPLES)]
+    for shared, members in {"a": (0, 9), "b": (9, 30), "c": (40, 41)}.items():
+        for each in members:
+            groups[each * SAMPLES + (shared == "b")] = shared
+    return groups
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_joined_classes_are_the_components_of_the_graph_of_classes_and_groups(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    labels, groups = rng.integers(0, 30, 60), rng.integers(0, 40, 60)
+    graph = networkx.Graph(zip(labels.tolist(), (30 + groups).tolist(), strict=True))
+    graph.add_nodes_from(range(30))
+    ordered = sorted(({n for n in part if n < 30} for part in networkx.connected_components(graph)), key=min)
+    found = joined_classes(labels, groups, 30)
+    assert [set(np.flatnonzero(found == number).tolist()) for number in range(len(ordered))] == ordered
+
+
+@pytest.mark.parametrize("split", ["half", "random", "powerful-benchmarker", "vasilev-dyakonov"])
+def test_a_group_is_in_one_half_and_one_fold_with_each_split(split: str, tmp_path: Path) -> None:
+    dataset = texts(tmp_path, chained())
+    folds = [MetricDataModule(dataset, split=split, fold=fold, keep_groups=True) for fold in range(4)]
+    others = [MetricDataModule(dataset, split=split, fold=fold) for fold in range(4)]
+    together = [{"class 00", "class 09", "class 30"}, {"class 40", "class 41"}]
+
+    def parts(data: MetricDataModule) -> list[set[str]]:
+        found = data.identity()
+        return [set(found["train_classes"]), set(found["val_classes"]), set(data.test_classes())]
+
+    for data in folds:
+        assert sorted(name for part in parts(data) for name in part) == sorted(dataset.class_names) or split[0] == "p"
+        for group in together:
+            assert sum(not group.isdisjoint(part) for part in parts(data)) <= 1, group
+    cut = [sum(not group.isdisjoint(part) for part in parts(data)) for data in others for group in together]
+    assert max(cut) > 1, "without the option a group is cut"
+
+
+def test_groups_that_no_split_keeps_whole_are_one_line(tmp_path: Path) -> None:
+    own, halves = chained(), ["train" if label < 24 else "test" for label in range(CLASSES)]
+    few = [f"{n // SAMPLES % 8} {n % 2}" for n in range(len(own))]
+    for groups, splits, said in (
+        (["one"] * len(own), None, "join all classes"),
+        (few, None, "24 classes of the training half into 4, too few for 4 folds"),
+        (own, halves, "both halves of the official split"),
+    ):
+        with pytest.raises(UserError, match=said):
+            MetricDataModule(texts(tmp_path, groups, splits), keep_groups=True).setup("fit")
+    (tmp_path / "plain.csv").write_text("text,label\na,b\n")
+    with pytest.raises(UserError, match="column group"):
+        MetricDataModule(TextTable(tmp_path / "plain.csv"), keep_groups=True).setup("fit")

@@ -7,21 +7,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import torch
-from own_images import image_options, own_images
+from own_images import own_images
 from PIL import Image
-from refused import succeeded
 
 from levelfield.core.errors import UserError
-from levelfield.data import ImageTable, ImageTransforms
+from levelfield.data import ImageTable
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets.image_folder import ImageFolder
 from levelfield.data.images import open_image
 from levelfield.data.verify import verify
-from levelfield.metrics import retrieval_metrics
-from levelfield.training.checkpoint import read_checkpoint
-from levelfield.training.embed import embed
-from levelfield.training.learner import MetricLearner
 
 
 @pytest.fixture
@@ -167,43 +161,6 @@ def test_tables_that_cannot_be_read(tmp_path: Path) -> None:
     assert ImageTable(tmp_path / "whole.parquet").class_names == (str(2**53 + 1),)
 
 
-SMALL = ImageTransforms(crop_size=32, resize=32)
-
-
-def with_columns(table: Path, role: bool = True) -> Path:
-    """Classes 0, 2, 4... are trained on, the others tested; of a test class the first sample asks."""
-    frame = pd.read_csv(table)
-    numbers = frame["path"].str.extract(r"(\d+)_(\d+)").astype(int)
-    frame["split"] = np.where(numbers[0] % 2, "test", "train")
-    if role:
-        frame["role"] = np.where(numbers[0] % 2, np.where(numbers[1] == 0, "query", "gallery"), "")
-    frame.to_csv(table, index=False)
-    return table
-
-
-def test_levelfield_test_scores_queries_against_the_gallery(tiny, run, tmp_path: Path) -> None:
-    table = with_columns(own_images(tmp_path))
-    for number, file in enumerate(sorted(tmp_path.glob("*.png"))):  # noise, so that nothing is retrieved perfectly
-        noise = np.random.default_rng(number).integers(0, 255, (40, 40, 3), dtype=np.uint8)
-        Image.fromarray(noise).save(file)
-    output = tmp_path / "outputs"
-    words = [*image_options(tiny, table), "--model.loss", "ArcFaceLoss", "--output", output, "--name", "roles"]
-    printed = succeeded(run("fit", *words))
-    assert "split official, fold 0 of 4: 6 classes trained on, 2 validated" in printed
-    checkpoint = output / "fit" / "roles" / "0" / "best.ckpt"
-    assert read_checkpoint(checkpoint)["levelfield"]["data"]["split"] == "official"
-    printed = succeeded(run("test", "--ckpt_path", checkpoint, "--trainer.enable_progress_bar", "false"))
-
-    data = MetricDataModule(ImageTable(table), transforms=SMALL)
-    data.setup("test")
-    embeddings, labels, _ = embed(MetricLearner.load_from_checkpoint(checkpoint), data.test_dataloader())
-    asks = torch.tensor([key.endswith("_0.png") for key in data.test_subset.index.keys])
-    expected = retrieval_metrics(embeddings[asks], labels[asks], embeddings[~asks], labels[~asks])["map_at_r"]
-    assert abs(expected - retrieval_metrics(embeddings, labels)["map_at_r"]) > 0.01
-    (line,) = (line for line in printed.splitlines() if "test/map_at_r" in line)
-    assert float(line.split()[-2]) == pytest.approx(expected, abs=1e-5)
-
-
 @pytest.mark.parametrize(
     ("chosen", "column", "value", "message"),
     [
@@ -216,11 +173,14 @@ def test_levelfield_test_scores_queries_against_the_gallery(tiny, run, tmp_path:
 def test_roles_or_halves_that_cannot_be_tested_are_refused_before_training(
     chosen: str, column: str, value: str, message: str, tmp_path: Path
 ) -> None:
-    table = with_columns(own_images(tmp_path), role=column == "role")
-    frame = pd.read_csv(table)
+    frame = pd.read_csv(table := own_images(tmp_path))
+    numbers = frame["path"].str.extract(r"(\d+)_(\d+)").astype(int)  # of the class and of its sample
+    frame["split"] = np.where(numbers[0] % 2, "test", "train")
+    if column == "role":
+        frame["role"] = np.where(numbers[0] % 2, np.where(numbers[1] == 0, "query", "gallery"), "")
     frame.loc[frame["path"].str.fullmatch(chosen), column] = value
     frame.to_csv(table, index=False)
     with pytest.raises(UserError, match=message):
-        MetricDataModule(ImageTable(table), transforms=SMALL).setup("fit")
+        MetricDataModule(ImageTable(table)).setup("fit")
     if column == "role":
         assert re.search(message, verify(ImageTable(table)).problems[0])
