@@ -98,8 +98,10 @@ def test_a_study_and_its_workers_find_own_and_installed_losses_and_none_of_the_p
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_of_a_cluster_is_as_ctrl_c(number: signal.Signals) -> None:
     before = {each: signal.getsignal(each) for each in (*SIGNALS, signal.SIGCHLD)}
-    interrupt_at_signals()
-    with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(number)
-    for each, handler in before.items():
-        signal.signal(each, handler)
+    try:
+        interrupt_at_signals()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
