@@ -11,7 +11,6 @@ from levelfield import losses
 
 APART = [situation for situation in SITUATIONS if situation != "duplicates"]
 UNMINED = ["unit", "raw", "reference"]
-MINED = ["unit", "raw", "pairs", "triplets"]
 # fmt: off
 # Loss, loop, the arguments of both, and in which situations if not in all. Of each loss the defaults or the paper's
 # setting, and one far from it that makes every case of the equation occur.
@@ -81,20 +80,16 @@ OWN_LABELS = [
 ]
 
 
-# Losses of the same name in the peer, with the arguments of both, and in which situations if not in all.
-PLAIN = ("CircleLoss", "CosFaceLoss", "MultiSimilarityLoss", "NormalizedSoftmaxLoss", "NTXentLoss", "ProxyAnchorLoss",
-         "SoftTripleLoss", "SphereFaceLoss", "SubCenterArcFaceLoss", "SupConLoss", "TripletMarginLoss")
-PEERS = [
-    *((name, getattr(peers, name), [{}]) for name in PLAIN),
-    *((name, getattr(peers, name), [{}], MINED) for name in ("LiftedStructureLoss", "NPairsLoss")),
-    ("ArcFaceLoss", peers.ArcFaceLoss, [{"margin": 70}]),
-    ("ContrastiveLoss", peers.ContrastiveLoss, [{"pos_margin": 0.3, "neg_margin": 1.1}]),
-    ("MarginLoss", peers.MarginLoss, [{}, {"learn_beta": True, "nu": 0.05, "num_classes": 12}]),
-    ("ProxyNCALoss", peers.ProxyNCALoss, [{"softmax_scale": 3.0}]),
-    ("SignalToNoiseRatioContrastiveLoss", peers.SignalToNoiseRatioContrastiveLoss,
-     [{"pos_margin": 0.1, "neg_margin": 1.5}]),
-    ("TupletMarginLoss", peers.TupletMarginLoss, [{}], APART),
-]
+# Losses that the peer has too, at the defaults of both, which the page on losses calls the same.
+SAME_IN_ALL = (
+    "ArcFaceLoss", "CircleLoss", "ContrastiveLoss", "CosFaceLoss", "MarginLoss", "MultiSimilarityLoss", "NTXentLoss",
+    "NormalizedSoftmaxLoss", "ProxyAnchorLoss", "ProxyNCALoss", "SignalToNoiseRatioContrastiveLoss", "SoftTripleLoss",
+    "SphereFaceLoss", "SubCenterArcFaceLoss", "SupConLoss", "TripletMarginLoss",
+)
+MINED = ["unit", "raw", "pairs", "triplets"]
+SAME_IN = {"LiftedStructureLoss": MINED, "NPairsLoss": MINED, "TupletMarginLoss": APART}
+PEERS = [(name, getattr(peers, name), [{}]) for name in SAME_IN_ALL]
+PEERS += [(name, getattr(peers, name), [{}], situations) for name, situations in SAME_IN.items()]
 # Where a loss computes so many values at a time, or compares triplets instead of sorting.
 PARTS = {
     "AngularLoss": ("angular.ROW_VALUES", 1),
