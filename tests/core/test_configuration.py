@@ -1,5 +1,7 @@
 """Configurations: found by their names from any folder, and laid over each other by one merge."""
 
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +50,8 @@ def test_a_study_lays_settings_over_each_other_as_a_fit_does(
 ) -> None:
     files, merged = [], {"data": {"dataset": "Glyphs"}}
     for number, layer in enumerate(layers):
-        (tmp_path / f"{number}.yaml").write_text(yaml.safe_dump(layer))
-        files.append(str(tmp_path / f"{number}.yaml"))
+        files.append(str(file := tmp_path / f"{number}.yaml"))
+        file.write_text(yaml.safe_dump(layer))
         merged = merge(merged, layer)
     for option, text in options.items():
         merged = set_dotted(merged, option, parse_value(text))
@@ -57,9 +59,7 @@ def test_a_study_lays_settings_over_each_other_as_a_fit_does(
     fit = plain(*parse_training(MetricLearner, MetricDataModule, of_fit, "fit"))
     study = plain(*parse_training(MetricLearner, MetricDataModule, merged))
     assert {part: fit[part] for part in merged} == {part: study[part] for part in merged}
-    for part in key.split("."):
-        fit = fit[int(part) if part.isdigit() else part]
-    assert fit == value
+    assert reduce(getitem, key.split("."), fit) == value
 
 
 CALLBACKS = [
@@ -71,9 +71,7 @@ CALLBACKS = [
 def test_a_key_that_appends_may_be_given_several_times_each_with_arguments(tmp_path: Path) -> None:
     (tmp_path / "one.yaml").write_text("trainer: {callbacks+: [ValidateFirst]}\n")
     files = [str(tmp_path / "one.yaml")]
-    of_study: dict[str, Any] = {}
-    for key, value in dotted(files, CALLBACKS).items():
-        of_study = set_dotted(of_study, key, value)
+    of_study = reduce(lambda config, each: set_dotted(config, *each), dotted(files, CALLBACKS).items(), {})
     expected = [
         "ValidateFirst",
         {"class_path": "EarlyStopping", "init_args": {"monitor": "val/loss"}},
@@ -132,13 +130,9 @@ def test_a_fit_stacks_shipped_files_and_sets_a_methods_search_aside(run, tmp_pat
     assert "search" not in shown
     assert shown["model"]["loss"]["init_args"].items() >= shipped["model"]["loss"]["init_args"].items()
     assert shown["data"]["samples_per_class"] == shipped["data"]["samples_per_class"]
-    for wrong in (["--config", "data/glyhps.yaml"], ["--config=data/glyhps.yaml"]):
-        refused(run("fit", *wrong), "--config: no file 'data/glyhps.yaml'; did you mean 'data/glyphs.yaml'?")
-
-
-def test_a_copied_study_finds_the_files_that_it_names(run, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("mine.yaml").write_text((CONFIGS / "study/smoke.yaml").read_text())
+    meant = "did you mean 'data/glyphs.yaml'?"
+    refused(run("fit", "--config=data/glyhps.yaml"), f"--config: no file 'data/glyhps.yaml'; {meant}")
+    Path("mine.yaml").write_text((CONFIGS / "study/smoke.yaml").read_text())  # a copy finds the files that it names
     refused(run("study", "status", "mine.yaml"), "no study in outputs/smoke; begin it with levelfield study run")
     Path("mine.yaml").write_text("base: ../data/glyhps.yaml\nmethods: {arcface: ArcFaceLoss}\n")
-    refused(run("study", "status", "mine.yaml"), "did you mean 'data/glyphs.yaml'?")
+    refused(run("study", "status", "mine.yaml"), meant)

@@ -19,23 +19,20 @@ from levelfield.core.files import QUIET_SECONDS, locked, write_atomically
 from levelfield.core.ledger import Evaluation, begin
 
 
-@pytest.fixture
-def precious(tmp_path: Path) -> Path:
-    (tmp_path / "precious").write_text("mine\n")
-    return tmp_path / "precious"
-
-
-def test_a_planted_link_is_replaced(precious: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "study"
-    folder.mkdir()
+def test_a_planted_link_is_replaced_and_a_ledger_that_is_one_is_refused(tmp_path: Path) -> None:
+    (precious := tmp_path / "precious").write_text("")
+    (folder := tmp_path / "study").mkdir()
     (folder / "results.csv").symlink_to(precious)
     write_atomically(folder / "results.csv", b"method\n")
-    assert precious.read_text() == "mine\n"
     assert (folder / "results.csv").read_bytes() == b"method\n"
     assert not (folder / "results.csv").is_symlink()
     assert [path.name for path in folder.iterdir()] == ["results.csv"]
     (folder / "other").touch()
     assert (folder / "results.csv").stat().st_mode == (folder / "other").stat().st_mode
+    (folder / "ledger.jsonl").symlink_to(precious)
+    with pytest.raises(UserError, match=r"ledger\.jsonl"):
+        begin(Evaluation("glyphs", ["00" * 32], "levelfield test"), folder)
+    assert precious.read_text() == ""
 
 
 def test_many_that_write_one_file_leave_a_whole_one(tmp_path: Path) -> None:
@@ -54,22 +51,12 @@ def test_many_that_write_one_file_leave_a_whole_one(tmp_path: Path) -> None:
 def test_the_next_writer_removes_what_a_killed_one_left(tmp_path: Path) -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
-    dead, alive, other = (
-        f".{name}.{gethostname()}.{process}.00.tmp"
-        for name, process in (("index", ended.pid), ("index", os.getppid()), ("index2", ended.pid))
-    )
-    for name in (dead, alive, other):
-        (tmp_path / name).write_bytes(b"half a")
+    owners = (("index", ended.pid), ("index", os.getppid()), ("index2", ended.pid))
+    dead, alive, other = (tmp_path / f".{name}.{gethostname()}.{process}.00.tmp" for name, process in owners)
+    for file in (dead, alive, other):
+        file.write_bytes(b"half a")
     write_atomically(tmp_path / "index", b"whole")
-    assert {file.name for file in tmp_path.iterdir()} == {"index", alive, other}
-
-
-def test_a_ledger_that_is_a_link_is_refused(precious: Path, tmp_path: Path) -> None:
-    (tmp_path / "ledger.jsonl").symlink_to(precious)
-    precious.write_text("")
-    with pytest.raises(UserError, match=r"ledger\.jsonl"):
-        begin(Evaluation("glyphs", ["00" * 32], "levelfield test"), tmp_path)
-    assert precious.read_text() == ""
+    assert {*tmp_path.iterdir()} == {tmp_path / "index", alive, other}
 
 
 def test_a_refused_file_is_named_by_another_process_too(tmp_path: Path) -> None:
@@ -81,18 +68,17 @@ def test_a_refused_file_is_named_by_another_process_too(tmp_path: Path) -> None:
 FORK = multiprocessing.get_context("fork")
 
 
-def hold(folder: Path, held) -> None:
-    with locked(folder, "part", "held elsewhere"):
-        held.set()
-        time.sleep(QUIET_SECONDS + 1)
-
-
 @pytest.fixture
 def holder(tmp_path: Path) -> Iterator[multiprocessing.process.BaseProcess]:
     """A process that has the lock of `part` for a while."""
     held = FORK.Event()
-    process = FORK.Process(target=hold, args=(tmp_path, held))
-    process.start()
+
+    def hold() -> None:
+        with locked(tmp_path, "part", "held elsewhere"):
+            held.set()
+            time.sleep(QUIET_SECONDS + 1)
+
+    (process := FORK.Process(target=hold)).start()
     assert held.wait(60)
     yield process
     process.kill()

@@ -66,10 +66,9 @@ def test_a_union_of_two_sets_counts_for_each_of_them() -> None:
 
 def test_only_a_whole_id_is_an_evaluation_of_yours(tmp_path: Path) -> None:
     ledger.begin(BIRDS)
-    (tmp_path / "theirs").mkdir()
-    line = {**BIRDS.plain(), "event": "evaluated", "id": "e", "time": "2026", "folder": "", "version": ""}
-    (tmp_path / "theirs" / LEDGER).write_text(json.dumps(line) + "\n")
-    assert ledger.evaluations_beside(tmp_path / "theirs") == [line]
+    theirs = {**BIRDS.plain(), "event": "evaluated", "id": "e", "time": "2026", "folder": "", "version": ""}
+    (tmp_path / LEDGER).write_text(json.dumps(theirs) + "\n")
+    assert ledger.evaluations_beside(tmp_path) == [theirs]
 
 
 def test_an_interrupted_evaluation_goes_on_and_a_finished_one_does_not(tmp_path: Path) -> None:
@@ -78,8 +77,7 @@ def test_an_interrupted_evaluation_goes_on_and_a_finished_one_does_not(tmp_path:
     assert ledger.finished_evaluation(tmp_path) is None
     ledger.finish(first, {"run0": "d" * 64}, tmp_path)
     ledger.finish(first, {"run0": "e" * 64}, tmp_path)
-    finished = ledger.finished_evaluation(tmp_path)
-    assert finished["id"] == first
+    assert ledger.finished_evaluation(tmp_path)["id"] == first
     second = ledger.begin(BIRDS, tmp_path)
     assert second != first
     changes = {"checkpoints": {"run0": "b" * 64}, "configuration": "c", "samples": hashes("bird", 21), "reason": "r"}

@@ -19,12 +19,6 @@ SAMPLES = len(DATASET.read_index().keys)
 EXPECTED = torch.arange(SAMPLES * 5.0).reshape(SAMPLES, 5)
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
 class Counted:
     """Numbers as features, and the samples of each batch."""
 

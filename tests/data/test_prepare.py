@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import shutil
 import signal
 import tarfile
 import time
@@ -19,7 +20,7 @@ from zipfile import ZipFile
 import pytest
 from filelock import FileLock, Timeout
 from full_disk import full_disk
-from miniatures import cub200, inshop, picture
+from miniatures import cub200, inshop
 from refused import refused
 
 from levelfield.cli.data import named_datasets
@@ -62,11 +63,12 @@ def serve(server: ThreadingHTTPServer, folder: Path, name: str, content: bytes) 
 
 @pytest.fixture
 def prepare(run, tmp_path: Path):
-    """Runs the command below `tmp_path`: (exit code, what it printed and complained)."""
+    """Runs the command below `tmp_path`; returns what it printed and complained, with an exit code and words in it."""
 
-    def prepare(name: str, *words: object) -> tuple[int, str]:
-        code, printed, complained = run("data", "prepare", name, "--root", tmp_path / "data", *words)
-        return code, printed + complained
+    def prepare(name: str, *words: object, code: int = 0, says: str = "") -> str:
+        found, printed, complained = run("data", "prepare", name, "--root", tmp_path / "data", *words)
+        assert (found, says in printed + complained) == (code, True), printed + complained
+        return printed + complained
 
     return prepare
 
@@ -81,8 +83,7 @@ def zip_of(members: dict[str, bytes]) -> bytes:
 
 def zipped(folder: Path) -> bytes:
     """The folder as an archive that has it at the top."""
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return zip_of({str(file.relative_to(folder.parent)): file.read_bytes() for file in files})
+    return Path(shutil.make_archive(f"{folder}", "zip", folder.parent, folder.name)).read_bytes()
 
 
 def files_in(folder: Path) -> list[Path]:
@@ -112,81 +113,65 @@ def small_cub(birds: bytes, server: ThreadingHTTPServer, monkeypatch: pytest.Mon
 
 def test_a_data_set_is_fetched_checked_unpacked_and_counted(prepare, small_cub, server, birds, run, tmp_path) -> None:
     small_cub()
-    code, printed = prepare("cub200")
-    assert code == 0, printed
-    assert "licence: non-commercial research and education" in printed
+    printed = prepare("cub200", says="licence: non-commercial research and education")
     assert "CUB_200_2011.tgz: SHA-256 as published" in printed
     assert f"cub200: 2 classes, 4 samples in {tmp_path}/data/cub200, as published" in printed
     folder = tmp_path / "data" / "cub200"
     assert [path.name for path in folder.iterdir()] == ["CUB_200_2011"]
     assert run("data", "verify", "cub200", "--root", tmp_path / "data")[0] == 0
-    assert prepare("cub200")[0] == 0
+    prepare("cub200")
     assert len(server.sent) == 1  # nothing to do
     (folder / "CUB_200_2011" / "images.txt").unlink()
     (mine := tmp_path / "CUB_200_2011.tgz").write_bytes(birds)
     for words in ((), ("--archive", mine)):
-        code, printed = prepare("cub200", *words)
-        assert code == 2
-        assert f"move {folder} away, then download it again: levelfield data prepare cub200" in printed
+        says = f"move {folder} away, then download it again: levelfield data prepare cub200"
+        prepare("cub200", *words, code=2, says=says)
     folder.rename(tmp_path / "away")
-    assert prepare("cub200")[0] == 0
-    folder.rename(tmp_path / "away again")
     small_cub(samples=5)
-    code, printed = prepare("cub200")
-    assert (code, "levelfield data verify cub200 shows what is wrong" in printed) == (2, True)
+    prepare("cub200", code=2, says="levelfield data verify cub200 shows what is wrong")
 
 
-@pytest.mark.parametrize(
-    ("midway", "said"),
-    [
-        (None, "/CUB_200_2011.tgz (HTTP Error 404: "),
-        (lambda: True, "it is damaged or another file: "),  # the server stops
-        (lambda: time.sleep(1), "/CUB_200_2011.tgz (timed out): run the command again"),
-    ],
-)
 def test_a_download_that_fails_leaves_nothing_and_the_next_command_works(
-    midway, said: str, prepare, small_cub, server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    prepare, small_cub, server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    small_cub()
-    server.midway = midway
-    if midway is None:
-        (tmp_path / "served/CUB_200_2011.tgz").unlink()
     monkeypatch.setattr("levelfield.data.prepare.TIMEOUT", 0.2)
-    code, printed = prepare("cub200")
-    assert (code, said in printed) == (2, True), printed
-    assert "get CUB_200_2011.tgz from https://www.vision.caltech.edu" in printed
-    assert "run levelfield data prepare cub200 --archive CUB_200_2011.tgz" in printed
-    assert files_in(tmp_path) == []
+    for server_s_fault, said in {
+        "stops": "it is damaged or another file: ",
+        "waits": "/CUB_200_2011.tgz (timed out): run the command again",
+        "no such file": "/CUB_200_2011.tgz (HTTP Error 404: ",
+        "no such server": "cannot download http://nowhere.invalid/CUB_200_2011.tgz (<urlopen error [Errno ",
+    }.items():
+        small_cub()
+        server.midway = {"stops": lambda: True, "waits": lambda: time.sleep(1)}.get(server_s_fault)
+        if server_s_fault == "no such file":
+            (tmp_path / "served/CUB_200_2011.tgz").unlink()
+        elif server_s_fault == "no such server":
+            moved = replace(CUB200.archives[0], address="http://nowhere.invalid/CUB_200_2011.tgz")
+            monkeypatch.setattr(CUB200, "archives", (moved,))
+        printed = prepare("cub200", code=2, says=said)
+        assert "get CUB_200_2011.tgz from https://www.vision.caltech.edu" in printed
+        assert "run levelfield data prepare cub200 --archive CUB_200_2011.tgz" in printed
+        assert files_in(tmp_path) == []
     server.midway = lambda: False
-    small_cub()
-    assert prepare("cub200")[0] == 0
-
-
-def test_a_full_disk_and_no_network_are_one_line(prepare, small_cub, monkeypatch, tmp_path: Path) -> None:
     small_cub(zip_of({"CUB_200_2011/images.txt": bytes(3_000_000)}), checked=False)
     with full_disk(2_000_000):
-        code, printed = prepare("cub200")
-    assert (code, f"cannot write {tmp_path}/data/cub200 (File too large)" in printed) == (2, True), printed
+        prepare("cub200", code=2, says=f"cannot write {tmp_path}/data/cub200 (File too large)")
     assert files_in(tmp_path) == []
-    url = "http://nowhere.invalid/1.zip"
-    monkeypatch.setattr(CUB200, "archives", (replace(CUB200.archives[0], address=url),))
-    code, printed = prepare("cub200")
-    assert (code, f"cannot download {url} (<urlopen error [Errno " in printed) == (2, True), printed
+    small_cub()
+    prepare("cub200")
 
 
 def test_an_archive_given_by_hand_is_checked_and_left_alone(prepare, small_cub, server, birds, tmp_path: Path) -> None:
     small_cub()
     mine = tmp_path / "CUB_200_2011.tgz"
     mine.write_bytes(birds[:-1])
-    code, printed = prepare("cub200", "--archive", mine)
-    assert (code, f"{mine} has the SHA-256" in printed) == (2, True)
+    prepare("cub200", "--archive", mine, code=2, says=f"{mine} has the SHA-256")
     mine.write_bytes(birds)
-    code, printed = prepare("cub200", "--archive", mine)
-    assert (code, mine.exists(), server.sent) == (0, True, []), printed
+    prepare("cub200", "--archive", mine)
+    assert (mine.exists(), server.sent) == (True, [])
     small_cub(checked=False)
     (tmp_path / "data" / "cub200").rename(tmp_path / "away")
-    code, printed = prepare("cub200", "--archive", mine)
-    assert (code, f"SHA-256 {hashlib.sha256(birds).hexdigest()}, unverified" in printed) == (0, True), printed
+    prepare("cub200", "--archive", mine, says=f"SHA-256 {hashlib.sha256(birds).hexdigest()}, unverified")
 
 
 def test_one_process_prepares_a_data_set_and_ctrl_c_leaves_it_to_the_next(prepare, small_cub, server, tmp_path) -> None:
@@ -200,11 +185,10 @@ def test_one_process_prepares_a_data_set_and_ctrl_c_leaves_it_to_the_next(prepar
 
     small_cub()
     server.midway = interrupt
-    code, printed = prepare("cub200")
-    assert (code, len(waits), files_in(tmp_path)) == (130, 1, [])
-    assert "stopped; the same command starts the download again" in printed
+    prepare("cub200", code=130, says="stopped; the same command starts the download again")
+    assert (len(waits), files_in(tmp_path)) == (1, [])
     server.midway = lambda: False
-    assert prepare("cub200")[0] == 0
+    prepare("cub200")
 
 
 def tar_of(name: str, kind: bytes = tarfile.REGTYPE, points_to: str = "", content: bytes = b"") -> bytes:
@@ -231,46 +215,40 @@ def test_an_unsafe_or_damaged_archive_leaves_nothing(content, reason, prepare, s
     small_cub(checked=False)
     (given := tmp_path / "CUB_200_2011.tgz").write_bytes(content)
     (tmp_path / "outside").write_bytes(b"mine")
-    code, printed = prepare("cub200", "--archive", given)
-    assert (code, reason in printed, f"{given}" in printed) == (2, True, True), printed
+    assert str(given) in prepare("cub200", "--archive", given, code=2, says=reason)
     assert (files_in(tmp_path), server.sent) == ([given, tmp_path / "outside"], [])
     assert (tmp_path / "outside").read_bytes() == b"mine"
 
 
 def test_terms_that_a_person_has_to_agree_to(prepare, run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    code, printed = prepare("inshop")
-    assert code == 2
-    assert "download img.zip and list_eval_partition.txt yourself" in printed
+    printed = prepare("inshop", code=2, says="download img.zip and list_eval_partition.txt yourself")
     assert "levelfield data prepare inshop --archive img.zip --archive list_eval_partition.txt" in printed
-    partition, images = inshop(tmp_path, classes=2, samples=2), tmp_path / "img.zip"
-    images.write_bytes(zipped(partition.parent / "img"))
+    partition = inshop(tmp_path, classes=2, samples=2)
+    zipped(partition.parent / "img")
     monkeypatch.setattr(InShopClothes, "num_classes_published", 2)
     monkeypatch.setattr(InShopClothes, "num_samples_published", 4)
-    code, printed = prepare("inshop", "--archive", images, "--archive", partition)
-    assert (code, "img.zip: SHA-256 " in printed) == (0, True), printed
+    archives = ("--archive", partition.with_name("img.zip"), "--archive", partition)
+    prepare("inshop", *archives, says="img.zip: SHA-256 ")
     assert run("data", "verify", "inshop", "--root", tmp_path / "data")[0] == 0
 
 
 def test_a_file_that_is_used_as_it_is(prepare, server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     archives = []
     for official in Omniglot.archives:
-        part = tmp_path / official.file.removesuffix(".zip")
-        picture(part / "Greek/character01/0001_01.png", 0, 0)
-        content = zipped(part)
+        content = zip_of({f"{official.file.removesuffix('.zip')}/Greek/character01/0001_01.png": b"an image"})
         digest = hashlib.sha256(content).hexdigest()
         archives.append(replace(official, address=serve(server, tmp_path, official.file, content), sha256=digest))
     monkeypatch.setattr(Omniglot, "archives", tuple(archives))
     monkeypatch.setattr(Omniglot, "num_classes_published", 2)
     monkeypatch.setattr(Omniglot, "num_samples_published", 2)
-    code, printed = prepare("omniglot")
-    assert code == 0, printed
+    prepare("omniglot")
     folder = tmp_path / "data" / "omniglot"
     assert sorted(path.name for path in folder.iterdir()) == ["images_background.zip", "images_evaluation.zip"]
     whole = (folder / "images_background.zip").read_bytes()
     (folder / "images_background.zip").write_bytes(whole[:-1])
     with pytest.raises(UserError, match=r"is damaged .* levelfield data prepare omniglot"):
         Omniglot(tmp_path / "data").read_index()
-    assert prepare("omniglot")[0] == 0
+    prepare("omniglot")
     assert (folder / "images_background.zip").read_bytes() == whole
     assert len(server.sent) == 3  # the other file was sound
 

@@ -23,11 +23,10 @@ ROWS = 40
 
 
 @pytest.fixture(autouse=True)
-def small_bounds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every table is in a large file, and its rows come seven at a time."""
     monkeypatch.setattr(tables, "LARGE_FILE", 0)
     monkeypatch.setattr(tables, "AT_A_TIME", 7)
-    monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path / "cache"))
 
 
 def columns(**others: list) -> dict[str, list]:
@@ -61,7 +60,7 @@ def test_a_large_file_gives_what_a_small_one_gives(tmp_path: Path, monkeypatch: 
     assert b"png" not in copied  # a loader process maps the file
 
 
-def test_they_are_read_once_and_anew_when_the_table_changes(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_they_are_read_once_and_anew_when_the_table_changes(tmp_path: Path, cache: Path, capsys) -> None:
     file = write(tmp_path / "t.parquet", **columns())
     before, _ = (ImageTable(file).read_index() for _ in range(2))
     changed = columns()
@@ -69,28 +68,42 @@ def test_they_are_read_once_and_anew_when_the_table_changes(tmp_path: Path, caps
     after = ImageTable(write(file, **changed)).read_index()
     assert capsys.readouterr().err.count("reading the rows of") == 2
     assert (before.labels[0], after.labels[0]) == (0, 8)
-    assert len(list(tmp_path.glob("cache/tables/*.*"))) == 1
+    assert len(list(cache.glob("tables/*.*"))) == 1
 
 
 @pytest.mark.parametrize(
-    ("column", "row", "value", "fault"),
+    ("text", "message"),
     [
-        ("path", 23, "", "row 23: path is empty"),
-        ("path", 23, "a\0b", "row 23: path has a NUL byte"),
-        ("path", 23, "2/c/../ä.png", r"row 23: 2/ä\.png is already in row 3"),
-        ("label", 39, None, "row 39: label is empty"),
-        ("split", 31, "Test", "row 31: class 3 is in test here and in train in row 4"),
-        ("role", 31, "both", "row 31: role is 'both': give query or gallery or nothing"),
+        ("file,class\na.png,0\n", "no column path and no column label: it has file, class"),
+        ("path,label,Label\na.png,0,1\n", r"has 2 columns label \(label and Label\): rename all but one"),
+        ("", "it has none"),
+        ("path,label\n", "has no rows"),
+        ("path,label\nok,a\n".encode("utf-16"), "not a CSV file in UTF-8"),
+        (b"path,label\nok,a\ncaf\xe9,b\n", "row 3: path is not UTF-8 .*0xE9"),
+        ("path,label\nok,a\na\0b,b\n", "row 3: path has a NUL byte"),
+        ("path,label\na.png,0\n,1\n", "row 3: path is empty"),
+        ("path,label\na.png,0\nb.png\n", "row 3: label is empty"),
+        ("path,label\na.png,0\nb/../a.png,1\n", r"row 3: a\.png is already in row 2"),
+        ("path,label\nwell, no,a\n", "row 2: 3 values for 2 .*double quotes"),
+        ('path,label\na.png,0\n"b.png,0\nc.png,1\n', "row 3: a double quote is not closed"),
+        ('path,label\na.png,0\n"b.png,9\nc.png",1\n', "row 3: path has several lines; close the double quote"),
+        ("path,label,split\na,a,train\nb,c,test\nc,b,val\n", "row 4: split is 'val': give train or test"),
+        ("path,label,split\na,a,train\nb,c,\n", "row 3: split is empty: give train or test"),
+        ("path,label,split\na,a,train\nb,b,train\nc,a,Test\n", "row 4: class a is in test here and in train in row 2"),
+        ("path,label,role\na,a,\nb,c,both\n", "row 3: role is 'both': give query or gallery or nothing"),
     ],
 )
-def test_a_broken_row_is_named(tmp_path: Path, column: str, row: int, value: str | None, fault: str) -> None:
-    written = columns(split=["train"] * ROWS, role=[""] * ROWS)
-    written["label"] = list(map(str, written["label"]))
-    written[column][row - 1] = value
-    file = write(tmp_path / "t.parquet", **written)
-    for _ in range(2):  # from the file, too
-        with pytest.raises(UserError, match=fault):
+@pytest.mark.parametrize("large", [True, False])
+def test_mistakes_are_one_line_with_the_row(
+    text: str | bytes, message: str, large: bool, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr(tables, "LARGE_FILE", 0 if large else 1 << 20)
+    monkeypatch.setattr(tables, "AT_A_TIME", 1)
+    (file := tmp_path / "images.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
+    for _ in range(2):  # of a large file the second time from its copy
+        with pytest.raises(UserError, match=rf"images\.csv.*{message}") as raised:
             ImageTable(file).read_index()
+        assert "\n" not in str(raised.value)
 
 
 def test_bytes_that_are_not_utf_8_are_named(tmp_path: Path) -> None:
@@ -114,25 +127,18 @@ def test_texts_come_from_the_file(tmp_path: Path) -> None:
     assert dataset.fingerprint(index.select([0, 1, 2])) != few.fingerprint(few.read_index())  # other classes
 
 
-def stored_images(folder: Path, as_struct: bool) -> tuple[Path, list[bytes]]:
-    """A table as Hugging Face's `datasets` writes it, with numbered classes; the last image is missing."""
-    images = []
-    for number in range(3):
-        Image.new("RGB", (4, 4 + number), (number * 40, 9, 9)).save(image := BytesIO(), "PNG")
-        images.append(image.getvalue())
-    column = [*images[:2], b"?", None]
-    written = pa.table({
-        "img": [{"bytes": image, "path": "x.png"} for image in column] if as_struct else pa.array(column, pa.binary()),
-        "label": [1, 0, 1, 0],
-    })  # fmt: skip
-    features = {"info": {"features": {"label": {"names": ["wren", "jay"], "_type": "ClassLabel"}}}}
-    parquet.write_table(written.replace_schema_metadata({"huggingface": json.dumps(features)}), folder / "t.parquet")
-    return folder / "t.parquet", images
-
-
 @pytest.mark.parametrize("as_struct", [True, False])
 def test_images_inside_a_parquet_table(as_struct: bool, tmp_path: Path) -> None:
-    file, images = stored_images(tmp_path, as_struct)
+    """As `datasets` of Hugging Face writes it, with numbered classes; the third image is broken, the last missing."""
+    images = []
+    for height in (4, 5):
+        Image.new("RGB", (4, height), (height * 40, 9, 9)).save(image := BytesIO(), "PNG")
+        images.append(image.getvalue())
+    column = pa.array([*images, b"?", None], pa.binary())
+    stored = [{"bytes": image, "path": "x.png"} for image in column.to_pylist()] if as_struct else column
+    features = {"info": {"features": {"label": {"names": ["wren", "jay"], "_type": "ClassLabel"}}}}
+    written = pa.table({"img": stored, "label": [1, 0, 1, 0]}, metadata={"huggingface": json.dumps(features)})
+    parquet.write_table(written, file := tmp_path / "t.parquet")
     dataset = ImageTable(file)
     index, problems = dataset.read_all()
     assert index.keys == ("row 1", "row 2", "row 3")
@@ -143,8 +149,7 @@ def test_images_inside_a_parquet_table(as_struct: bool, tmp_path: Path) -> None:
         for row, said in (("row 3", r"t\.parquet, row 3 is not an image"), ("row 4", "has no row 4")):
             with pytest.raises(UserError, match=said):
                 read.load(row)
-    contents = list(dataset.contents_of(index.keys[:2]))
-    assert contents == [hashlib.sha256(image).hexdigest() for image in images[:2]]
+    assert [*dataset.contents_of(index.keys[:2])] == [hashlib.sha256(image).hexdigest() for image in images]
     with pytest.raises(UserError, match="has the images themselves"):
         samples_of(file, "image", "best.ckpt")
 
@@ -171,3 +176,13 @@ def test_a_group_is_a_number_of_each_sample(tmp_path: Path) -> None:
     groups[4] = ""
     with pytest.raises(UserError, match="row 5: group is empty"):
         ImageTable(write(tmp_path / "t.parquet", **columns(group=groups))).read_index()
+
+
+def test_long_texts_and_texts_of_several_lines(tmp_path: Path) -> None:
+    long = "a word and " * 20_000
+    content = f'text,label\n{long},a\n"Roses are red, violets are blue,\nand so on",a\n\n"bye, b\nsaid he",b\n'
+    (file := tmp_path / "t.csv").write_text(content)
+    assert TextTable(file).read_index().keys == ("row 2", "row 3", "row 6")
+    file.write_text(f"text,label\nok,a\n{'x' * 10_000_001},a\n")
+    with pytest.raises(UserError, match=r"row 3: .* a value is too long .*10000000"):
+        TextTable(file).read_index()

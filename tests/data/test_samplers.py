@@ -4,10 +4,13 @@ import json
 import pickle
 from collections import Counter
 from hashlib import sha256
+from itertools import chain
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
 from levelfield.core.errors import UserError
@@ -23,6 +26,11 @@ def numbered(sampler) -> list[list[tuple[int, int]]]:
 
 def indices(sampler) -> list[list[int]]:
     return [[int(draw) for draw in batch] for batch in sampler]
+
+
+def epoch(sampler, number: int) -> list[list[tuple[int, int]]]:
+    sampler.set_epoch(number)
+    return numbered(sampler)
 
 
 def test_a_copy_and_a_loader_have_the_epoch_that_was_set() -> None:
@@ -54,10 +62,7 @@ def test_draws_are_those_of_the_code_before(given: tuple) -> None:
     kind, batch_size, samples_per_class, replacement = given
     labels = np.random.default_rng(5).choice(40, 300, p=np.arange(1, 41) / 820)  # three classes with one sample
     sampler = kind(labels, batch_size, samples_per_class, num_batches=12, seed=3, replacement=replacement)
-    drawn = ""
-    for epoch in (0, 1, 5):
-        sampler.set_epoch(epoch)
-        drawn += json.dumps(numbered(sampler))
+    drawn = "".join(json.dumps(epoch(sampler, number)) for number in (0, 1, 5))
     assert sha256(drawn.encode()).hexdigest()[:16] == RECORDED[given]
 
 
@@ -79,13 +84,51 @@ def test_with_replacement_each_sample_is_drawn_from_its_whole_class() -> None:
     assert 40 < sum(len(set(of_class)) == 5 for of_class in drawn) < 114
 
 
+SIZES = st.lists(st.integers(1, 9), min_size=6, max_size=14).filter(lambda sizes: sum(size > 1 for size in sizes) >= 3)
+
+
+@pytest.mark.parametrize("kind", [MPerClassBatchSampler, ClassBalancedBatchSampler, ShuffledBatchSampler])
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(sizes=SIZES, classes=st.integers(2, 5), samples=st.integers(1, 4), seed=st.integers(0, 9), again=st.booleans())
+def test_batches_of_any_labels(kind, sizes, classes, samples, seed, again) -> None:
+    labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    shuffled, again = kind is ShuffledBatchSampler, again and kind is not ShuffledBatchSampler
+    size = 2 * classes * samples
+    sampler = kind(labels, size, samples, num_batches=4, seed=seed, replacement=again)
+    first, second = epoch(sampler, 0), epoch(sampler, 1)
+    usable = sum(size > 1 for size in sizes)
+    drawn_classes = min(2 * classes, usable)
+    expected = drawn_classes * samples if kind is ClassBalancedBatchSampler else size
+    for batch in (*first, *second):
+        assert len(batch) == expected
+        counts = Counter(index for index, _ in batch)
+        if not shuffled:
+            of_class = Counter(labels[index] for index, _ in batch)
+            assert len(of_class) == drawn_classes
+            assert max(of_class.values()) - min(of_class.values()) <= (kind is MPerClassBatchSampler)
+            for label, count in of_class.items():
+                assert sizes[label] > 1
+                repeats = [counts[index] for index in np.flatnonzero(labels == label)]
+                assert again or max(repeats) - min(repeats) <= 1, "each once before any comes again"
+                assert again or max(repeats) == -(-count // sizes[label])
+    if shuffled:
+        stream = [index for index, _ in chain(*first, *second)]
+        for start in range(0, len(stream) - len(labels) + 1, len(labels)):
+            assert sorted(stream[start : start + len(labels)]) == list(range(len(labels)))
+    assert [number for _, number in chain(*first, *second)] == list(range(8 * expected))
+    assert [[index for index, _ in batch] for batch in first] != [[index for index, _ in batch] for batch in second]
+    assert epoch(kind(labels, size, samples, num_batches=4, seed=seed + 1, replacement=again), 0) != first
+    if expected % 2 == 0:
+        ranks = [kind(labels, size, samples, 4, seed, rank, 2, again) for rank in (0, 1)]
+        shares = [epoch(each, 1) for each in ranks]
+        assert [list(chain(*parts)) for parts in zip(*shares, strict=True)] == second
+        assert {len(batch) for share in shares for batch in share} == {expected // 2}
+
+
 def test_what_differs_from_the_request_is_said() -> None:
     fold = np.repeat(np.arange(30), 5)  # a fold of Grocery Store: 30 classes, batches of 32 x 1
-    sampler = MPerClassBatchSampler(fold, 32, 1, num_batches=5)
-    assert "32 samples of 30 classes instead of 32 of 32" in sampler.differences
-    for batch in indices(sampler):
-        assert sorted(Counter(index // 5 for index in batch).values()) == [1] * 28 + [2] * 2
-        assert len(set(batch)) == 32
+    said = MPerClassBatchSampler(fold, 32, 1, num_batches=5).differences
+    assert "32 samples of 30 classes instead of 32 of 32" in said
     one = ClassBalancedBatchSampler([*fold, 30], 16, 16, num_batches=1).differences
     assert one == (
         "a batch has one class: a loss that compares samples has no negatives; "

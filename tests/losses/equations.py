@@ -278,7 +278,7 @@ def prototypical(case: Batch, num_support=None, squared=True, normalize=False):
     return mean(terms)
 
 
-def ranked_list(case: Batch, margin, Tn, imbalance=0.5, alpha=None, Tp=0.0, reduction="mean", epsilon=0.0):
+def ranked_list(case: Batch, margin, Tn, imbalance=0.5, alpha=None, Tp=0.0, reduction="mean"):
     alpha = 1 + margin / 2 if alpha is None else alpha
     rows = []
     for i in range(len(case.y)):
@@ -289,7 +289,7 @@ def ranked_list(case: Batch, margin, Tn, imbalance=0.5, alpha=None, Tp=0.0, redu
             weights = [(sharpness * v).exp() for v in violations]
             if violations:
                 weighted = sum(w * v for w, v in zip(weights, violations, strict=True))
-                row = row + share * weighted / (sum(weights) + epsilon * len(case.others))
+                row = row + share * weighted / sum(weights)
         rows.append(row)
     return mean([row for row in rows if row > 0 or reduction == "mean"])
 

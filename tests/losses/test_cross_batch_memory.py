@@ -1,33 +1,17 @@
-"""Losses that hold others: a memory is a loop over its equation and the peer's, mined or not; a sum is the sum."""
+"""Losses that hold others: a memory is a loop over its equation, mined or not; a sum is the sum."""
 
 import equations
 import pytest
 import torch
 from loss_cases import LABELS, assert_same, batch, in_memory
-from pytorch_metric_learning import losses as peers
 from refused import refused, succeeded
 from test_label_sets import LOSSES, ONE_HOT, SETS
 
-from levelfield.losses import (
-    ArcFaceLoss,
-    CircleLoss,
-    ContrastiveLoss,
-    CrossBatchMemory,
-    FastAPLoss,
-    LiftedStructureLoss,
-    MarginLoss,
-    MultiSimilarityLoss,
-    NTXentLoss,
-    PrototypicalLoss,
-    SupConLoss,
-    TripletMarginLoss,
-    WeightedSum,
-)
+from levelfield import losses
+from levelfield.losses import ContrastiveLoss, CrossBatchMemory, NTXentLoss, TripletMarginLoss, WeightedSum
 from levelfield.miners import BatchEasyHardMiner, BatchHardMiner, MultiSimilarityMiner, TripletMarginMiner
 from levelfield.training.learner import MetricLearner
 from levelfield.training.start import check_call
-
-OF_PAIRS = (ContrastiveLoss, NTXentLoss, MultiSimilarityLoss, TripletMarginLoss)
 
 
 def batches(count, size=8, dim=5):
@@ -37,21 +21,10 @@ def batches(count, size=8, dim=5):
         yield x.requires_grad_(), torch.randint(4, (size,), generator=generator)
 
 
-@pytest.mark.parametrize("kind", OF_PAIRS)
-@pytest.mark.parametrize("miner", [None, MultiSimilarityMiner(), TripletMarginMiner()], ids=lambda m: type(m).__name__)
-def test_equals_pytorch_metric_learning_through_a_memory_that_fills_and_wraps(kind, miner):
-    memory = CrossBatchMemory(kind(), 5, memory_size=20, miner=miner).double()
-    peer = peers.CrossBatchMemory(getattr(peers, kind.__name__)(), 5, memory_size=20, miner=miner)
-    for x, y in batches(6):
-        value, expected = memory(x, y), peer(x, y)
-        torch.testing.assert_close(value, expected)
-        torch.testing.assert_close(*(torch.autograd.grad(v, x)[0] for v in (value, expected)))
-
-
 @pytest.mark.parametrize(
     ("loss", "loop", "given", "num_labels"),
     [
-        (LiftedStructureLoss, equations.lifted_structure, (), None),
+        (losses.LiftedStructureLoss, equations.lifted_structure, (), None),
         *((*row, num_labels) for row in LOSSES for num_labels in (None, 5)),
     ],
 )
@@ -118,11 +91,12 @@ def held(num_labels, labels, *more):
     CrossBatchMemory(NTXentLoss(), 5, 4, num_labels=num_labels)(torch.randn(len(labels), 5), labels, *more)
 
 
-SEMIHARD, RANDOM = TripletMarginLoss(triplets_per_anchor="semihard"), MarginLoss(triplets_per_anchor=3)
+SEMIHARD, RANDOM = TripletMarginLoss(triplets_per_anchor="semihard"), losses.MarginLoss(triplets_per_anchor=3)
+OTHERS = losses.ArcFaceLoss(3, 5), losses.FastAPLoss()
 REFUSED = [
     *((CrossBatchMemory, (loss, 5), "leave it at 'all' or give the memory a miner") for loss in (SEMIHARD, RANDOM)),
-    *((CrossBatchMemory, (loss, 5), "is no loss of pairs or triplets") for loss in (ArcFaceLoss(3, 5), FastAPLoss())),
-    (CrossBatchMemory, (CircleLoss(), 5, 1024, None, 5), "num_labels=5: CircleLoss takes no label sets"),
+    *((CrossBatchMemory, (loss, 5), "is no loss of pairs or triplets") for loss in OTHERS),
+    (CrossBatchMemory, (losses.CircleLoss(), 5, 1024, None, 5), "num_labels=5: CircleLoss takes no label sets"),
     (held, (None, torch.arange(8)), "a batch of 8 does not fit into memory_size=4"),
     (held, (None, torch.arange(4), (torch.arange(4),) * 2), "indices_tuple must be"),
     (held, (None, torch.arange(4), None, torch.randn(4, 5), torch.arange(4)), "takes no ref_emb"),
@@ -200,9 +174,9 @@ def test_takes_a_memory_and_a_plain_module_and_refuses_what_its_losses_refuse():
     expected = ContrastiveLoss()(case.x, case.y) + 2 * case.x.square().mean()
     torch.testing.assert_close(loss(case.x, case.y), expected)
     with pytest.raises(ValueError, match="no label sets are taken"):
-        WeightedSum({"supcon": SupConLoss(), "arcface": ArcFaceLoss(5, 5)})(case.x, torch.tensor(SETS))
+        WeightedSum({"supcon": losses.SupConLoss(), "arcface": losses.ArcFaceLoss(5, 5)})(case.x, torch.tensor(SETS))
     with pytest.raises(ValueError, match="PrototypicalLoss"):
-        WeightedSum({"a": PrototypicalLoss()})(case.x, case.y, MultiSimilarityMiner()(case.x, case.y))
+        WeightedSum({"a": losses.PrototypicalLoss()})(case.x, case.y, MultiSimilarityMiner()(case.x, case.y))
     with pytest.raises(Exception, match=r"Module cannot use --model\.miner"):
         check_call(loss, MultiSimilarityMiner())
 

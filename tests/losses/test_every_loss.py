@@ -8,7 +8,7 @@ from typing import get_args
 import pretended_gpu
 import pytest
 import torch
-from loss_cases import ARGUMENTS, batch, needs_classes, shipped
+from loss_cases import ARGUMENTS, batch, needs_classes, shipped, value_and_gradients
 from loss_cases import make as made_of
 from matmul_precision import Products, coarse_on_the_cpu, made
 from peak_memory import peak_bytes
@@ -92,9 +92,8 @@ def settings_off(name: str) -> Iterator[dict[str, object]]:
     kind = getattr(losses, name)
     for argument, known in inspect.signature(kind).parameters.items():
         words = [word for part in (known.annotation, *get_args(known.annotation)) for word in get_args(part)]
-        numbers = (
-            [not known.default] if isinstance(known.default, bool) else [0] * isinstance(known.default, int | float)
-        )
+        is_number = isinstance(known.default, int | float)
+        numbers = [not known.default if isinstance(known.default, bool) else 0] * is_number
         for value in [*numbers, *(word for word in words if isinstance(word, str))]:
             given = {**ARGUMENTS.get(name, {}), argument: value}
             with contextlib.suppress(ValueError):  # it refuses some
@@ -113,10 +112,8 @@ def test_every_weight_that_trains_gets_a_gradient_whatever_is_switched_off(name)
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_an_empty_choice_is_zero(name):
-    if "Takes no miner" in " ".join(getattr(losses, name).__doc__.split()):
-        pytest.skip("takes no miner")
-    if name == "FastAPLoss":
-        pytest.skip("a miner only weighs its anchors, and an empty choice weighs them alike, as in the peer")
+    if "Takes no miner" in " ".join(getattr(losses, name).__doc__.split()) or name == "FastAPLoss":
+        pytest.skip("takes no miner, or one that only weighs its anchors: an empty choice weighs them alike")
     none = torch.zeros(0, dtype=torch.long)
     for chosen in ((none,) * 3, (none,) * 4):
         assert make(name)(torch.randn(4, 6), torch.tensor([0, 0, 1, 1]), chosen) == 0
@@ -187,6 +184,8 @@ def test_shapes_and_types_that_do_not_fit_raise_one_line(name):
         ((x, y.float()), "labels must be an integer"),
         ((x, y[:, None]), "labels must be an integer"),
         *((((x, y[:, None] == y), "no label sets are taken"),) if not loss.takes_label_sets else ()),
+        *((((x, y, None, x, y), "takes no ref_emb"),) if name in CLASSES else ()),
+        *((((x[:, :5], y), "have 5 dimensions but .* embedding_size=6"),) if name in CLASSES else ()),
         ((x, y, None, x), "ref_emb is given without ref_labels"),
         ((x, y, None, x[:, :5], y), "ref_emb has 5 dimensions but embeddings have 6"),
         ((x, y, (y, y)), "indices_tuple must be"),
@@ -195,15 +194,6 @@ def test_shapes_and_types_that_do_not_fit_raise_one_line(name):
         with pytest.raises(ValueError, match=message) as caught:
             loss(*arguments)
         assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("name", CLASSES)
-def test_a_classification_loss_refuses_references_and_another_embedding_size(name):
-    x, y = torch.randn(4, 6), torch.tensor([0, 0, 1, 1])
-    with pytest.raises(ValueError, match="takes no ref_emb"):
-        make(name)(x, y, None, x, y)
-    with pytest.raises(ValueError, match="embeddings have 6 dimensions but the loss was made with embedding_size=5"):
-        make(name, dim=5)(x, y)
 
 
 RANKED = {"margin": 0.4, "Tn": 10}
@@ -241,22 +231,20 @@ def test_an_argument_that_makes_no_sense_is_refused(name, arguments):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "loss",
-    [losses.CentroidTripletLoss, losses.ContextualLoss, losses.PrototypicalLoss, losses.StructuredClusteringLoss],
-)
-def test_a_miner_or_references_that_it_does_not_take_are_refused(loss):
-    taken = loss in (losses.CentroidTripletLoss, losses.PrototypicalLoss)
-    for given in [batch("pairs")] + [batch("reference")] * (not taken):
-        with pytest.raises(ValueError, match=f"{loss.__name__}.* take.* miner"):
-            loss()(*given.arguments())
-    assert torch.isfinite(loss()(*batch("reference" if taken else "raw").arguments()))
+NO_MINER = ["CentroidTripletLoss", "ContextualLoss", "PrototypicalLoss", "StructuredClusteringLoss"]
+
+
+@pytest.mark.parametrize("name", NO_MINER)
+def test_a_miner_or_references_that_it_does_not_take_are_refused(name):
+    loss, takes_references = getattr(losses, name)(), name in ("CentroidTripletLoss", "PrototypicalLoss")
+    for situation in ["pairs"] + ["reference"] * (not takes_references):
+        with pytest.raises(ValueError, match=f"{name}.* take.* miner"):
+            loss(*batch(situation).arguments())
+    assert torch.isfinite(loss(*batch("reference" if takes_references else "raw").arguments()))
 
 
 # Their weights are constants for the gradient, or a step has a slope; see their own tests.
-@pytest.mark.parametrize(
-    "name", [name for name in OF_POINTS if name not in {"CircleLoss", "AdaFaceLoss", "ContextualLoss"}]
-)
+@pytest.mark.parametrize("name", sorted({*OF_POINTS} - {"CircleLoss", "AdaFaceLoss", "ContextualLoss"}))
 def test_its_gradient_and_its_second_are_finite_differences(name):
     case = batch("raw", labels=[0, 0, 0, 1, 1, 1, 2, 2], dim=6, seed=3)
     loss = make(name).double()
@@ -299,26 +287,19 @@ def test_a_memory_compares_the_batch_alone_with_all_that_it_holds(name):
 
 
 NOT_COMPILED_WHOLE = {loss.__name__ for loss in shipped() if "Not for `torch.compile(fullgraph=True)`" in loss.__doc__}
-QUICK = {"ContrastiveLoss", "NTXentLoss", "ArcFaceLoss", "KoLeo"}  # the others take a minute
-COMPILED = [
-    name if name in QUICK else pytest.param(name, marks=pytest.mark.full)
-    for name in OF_POINTS
-    if name not in NOT_COMPILED_WHOLE
-]
+QUICK = ["ContrastiveLoss", "NTXentLoss", "ArcFaceLoss", "KoLeo"]
+SLOWER = sorted({*OF_POINTS} - {*QUICK} - NOT_COMPILED_WHOLE)  # they take a minute
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # the compiler's own
-@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.full) for name in SLOWER)])
 def test_compiles_without_a_break(name):
     torch._dynamo.reset()
-    loss, x, y = make(name), torch.randn(8, 6), torch.arange(8) // 2
+    loss, x, y = make(name), torch.randn(8, 6, requires_grad=True), torch.arange(8) // 2
     compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
-    ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
-    value, expected = compiled(ours, y), loss(theirs, y)
+    (value, (slope,)), (expected, (right,)) = (value_and_gradients(each(x, y), x) for each in (compiled, loss))
     torch.testing.assert_close(value, expected)
-    value.backward()
-    expected.backward()
-    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(slope, right, rtol=1e-4, atol=1e-5)
     if name in CLASSES:
         assert compiled(x, y + 17).isnan()  # labels up to 20 of 20 classes: no raise, no synchronisation

@@ -70,20 +70,27 @@ def test_the_accumulated_metric_takes_groups_by_index(roles: bool) -> None:
     assert metric.compute() == pytest.approx(expected, rel=1e-12)
 
 
-def test_validation_and_test_leave_the_query_s_group_out(tmp_path: Path, quiet: None) -> None:
-    head, *rows = own_images(tmp_path).read_text().splitlines()
-    rows = [f"{row},{number % 4 // 2}" for number, row in enumerate(rows)]  # two cameras, two pictures of each
-    (tmp_path / "table.csv").write_text("\n".join([f"{head},group", *rows]) + "\n")
-    sizes = ImageTransforms(crop_size=16, resize=16)
-    data = MetricDataModule(ImageTable(tmp_path / "table.csv"), transforms=sizes, num_folds=2)
+@pytest.mark.parametrize("roles", [False, True])
+def test_validation_and_test_leave_the_query_s_group_out(roles: bool, tmp_path: Path, quiet: None) -> None:
+    """Of two cameras with two pictures of each class. With roles, a test looks for each first picture in the others."""
+    rows = (table := own_images(tmp_path)).read_text().splitlines()[1:]
+    for number, row in enumerate(rows):
+        half = "train," if number < 32 else "test,gallery" if number % 4 else "test,query"
+        rows[number] = f"{row},{number % 4 // 2}" + f",{half}" * roles
+    table.write_text("\n".join(["path,label,group" + ",split,role" * roles, *rows]) + "\n")
+    data = MetricDataModule(ImageTable(table), transforms=ImageTransforms(crop_size=16, resize=16), num_folds=2)
     learner, trainer = small_learner(embedding_size=8), small_trainer(default_root_dir=tmp_path)
     (validated,), (tested,) = trainer.validate(learner, data, verbose=False), trainer.test(learner, data, verbose=False)
     for subset, score in ((data.val_subset, validated["val/map_at_r"]), (data.test_subset, tested["test/map_at_r"])):
-        embedded = embed(learner, data.eval_dataloader(subset, divided=False))
+        embeddings, labels, _ = embed(learner, data.eval_dataloader(subset, divided=False))
         groups = torch.from_numpy(subset.index.groups)
-        given = embedded.embeddings, embedded.labels
-        assert score == pytest.approx(retrieval_metrics(*given, groups=groups)["map_at_r"], rel=1e-5)
-        assert score != pytest.approx(retrieval_metrics(*given)["map_at_r"], rel=1e-3)
+        given = {"embeddings": embeddings, "labels": labels, "groups": groups}
+        if roles and subset is data.test_subset:
+            asks = torch.arange(len(labels)) % 4 == 0
+            others = {"gallery": embeddings[~asks], "gallery_labels": labels[~asks], "gallery_groups": groups[~asks]}
+            given = {name: each[asks] for name, each in given.items()} | others
+        assert score == pytest.approx(retrieval_metrics(**given)["map_at_r"], rel=1e-5)
+        assert score != pytest.approx(retrieval_metrics(embeddings, labels)["map_at_r"], rel=1e-3)
 
 
 def loop(embeddings, labels, coarse, gallery=None, gallery_labels=None, gallery_coarse=None):

@@ -6,16 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from levelfield.metrics import (
-    PCA,
-    RetrievalMetrics,
-    clustering_metrics,
-    embedding_health,
-    hierarchical_precision_at_r,
-    partition_scores,
-    retrieval_metrics,
-    verification_metrics,
-)
+from levelfield import metrics
+from levelfield.metrics import PCA, RetrievalMetrics, retrieval_metrics, verification_metrics
 
 POINTS, LABELS, ONE, EACH = torch.rand(4, 2), torch.tensor([0, 0, 1, 1]), torch.zeros(4).long(), torch.arange(4)
 GALLERY = {"gallery": POINTS, "gallery_labels": LABELS}
@@ -34,10 +26,10 @@ def reduced(embeddings, labels, fitted_on=None):
 
 
 def partitioned(embeddings, labels, clusters=LABELS, **settings):
-    return partition_scores(clusters, labels, **settings)
+    return metrics.partition_scores(clusters, labels, **settings)
 
 
-hierarchical = partial(hierarchical_precision_at_r, coarse=LABELS + 10)
+hierarchical = partial(metrics.hierarchical_precision_at_r, coarse=LABELS + 10)
 
 
 # fmt: off
@@ -70,8 +62,8 @@ REFUSALS = [
     *((accumulated, {"embeddings": NOT_FINITE, "distance": distance},
        r"^2 of 4 embeddings have NaN or infinite values: samples \[1, 3\]$")
       for distance in ("cosine", "euclidean", "hamming")),
-    (clustering_metrics, {"labels": ONE}, "have the label 0"),
-    (clustering_metrics, {"method": "spectral"}, "known are auto, exact"),
+    (metrics.clustering_metrics, {"labels": ONE}, "have the label 0"),
+    (metrics.clustering_metrics, {"method": "spectral"}, "known are auto, exact"),
     (partitioned, {"clusters": EACH[:3]}, r"\(3,\) clusters and \(4,\) labels"),
     (partitioned, {"metrics": ("vi",)}, "no such metric 'vi'; known are nmi, ami, f1, nmi_geometric"),
     (verification_metrics, {"labels": EACH}, "no pair of one class among the 4"),
@@ -83,7 +75,7 @@ REFUSALS = [
     (verification_metrics, {"gallery": POINTS}, "pass both or neither"),
     (hierarchical, {"labels": LABELS * 4 - 4, "coarse": EACH}, "the class -4 is of several coarse classes"),
     (hierarchical, {"coarse": EACH[:3]}, "3 coarse for 4 embeddings"),
-    (embedding_health, {"labels": ONE}, "no pairs of both kinds"),
+    (metrics.embedding_health, {"labels": ONE}, "no pairs of both kinds"),
     (reduced, {"fitted_on": torch.ones(3, 9)}, "=4 must be between 0 and min.*=3"),
     (reduced, {"fitted_on": torch.ones(9)}, "Expected 2D array"),
     (reduced, {}, "before PCA"),

@@ -94,7 +94,6 @@ def test_a_study_scores_and_selects_by_it(place: Path) -> None:
         result = json.loads((embedded.parent / "result.json").read_text())
         origin = {"checkpoint": result["checkpoint"], "evaluation": ledger["evaluation"]}
         found = EmbeddedTest.load(embedded, origin)
-        assert found is not None
         assert ledger["separated"][1][HUBNESS] == pytest.approx(by_scipy(found.samples.embeddings), abs=0.05)
     mean = next(row.value for row in rows if (row.method, row.metric, row.stage) == ("head", HUBNESS, "test"))
     text = str(study_table(study))
@@ -138,16 +137,15 @@ def test_a_fit_refuses_in_one_line(name: str, words: list[str], run, tiny: list[
     refused(run("fit", *tiny, "--model.loss", "ContrastiveLoss", "--output", str(place), *validation), *words)
 
 
+BY_MRR = {"class_path": "RetrievalValidation", "init_args": {"selected_by": "mrr"}}
+
+
 @pytest.mark.parametrize(
     ("key", "value", "word"),
     [
         ("metrics", ["mrr", "no_metric.hubness"], "no_metric"),
         ("selected_by", "my_metric.hubnes", "'hubness'"),
-        (
-            "trainer.callbacks",
-            {"class_path": "RetrievalValidation", "init_args": {"selected_by": "mrr"}},
-            "selected_by",
-        ),
+        ("trainer.callbacks", BY_MRR, "selected_by"),
     ],
 )
 def test_a_study_refuses_before_a_job(key: str, value: object, word: str, place: Path) -> None:

@@ -57,13 +57,11 @@ def halves(chosen: tuple[torch.Tensor, ...]) -> list[list[tuple[int, ...]]]:
     return [rows(*chosen)] if len(chosen) == 3 else [rows(*chosen[:2]), rows(*chosen[2:])]
 
 
+EASY_OR_HARD = [("easy", "semihard"), ("hard", "semihard"), ("easy", "hard"), ("hard", "easy")]
 RULES = [
     *((miners.TripletMarginMiner, (0.2, kind)) for kind in ("all", "hard", "semihard", "easy")),
     (miners.BatchHardMiner, ()),
-    *(
-        (miners.BatchEasyHardMiner, words)
-        for words in [("easy", "semihard"), ("hard", "semihard"), ("easy", "hard"), ("hard", "easy")]
-    ),
+    *((miners.BatchEasyHardMiner, words) for words in EASY_OR_HARD),
     *((miners.AngularMiner, (angle,)) for angle in (20, 35)),
     *((miners.MultiSimilarityMiner, (epsilon,)) for epsilon in (0.0, 0.1, 0.7)),
 ]
@@ -129,12 +127,9 @@ def test_distance_weighted_draws_by_the_inverse_of_the_density_of_distances():
     labels = torch.cat([torch.zeros(1), torch.ones(29)]).long()  # the reference at 0 is every anchor's one positive
     torch.manual_seed(2)
     _, _, n = miners.DistanceWeightedMiner()(points[:1].repeat(draws, 1), torch.zeros(draws).long(), points, labels)
-    follows(torch.bincount(n - 1, minlength=29).double(), law / law.sum())
-
-
-def follows(counts: torch.Tensor, law: torch.Tensor) -> None:
+    counts = torch.bincount(n - 1, minlength=29).double()
     assert not counts[law == 0].any()
-    assert chisquare(counts[law > 0], counts.sum() * law[law > 0]).pvalue > 0.02
+    assert chisquare(counts[law > 0], draws * law[law > 0] / law.sum()).pvalue > 0.02
 
 
 def test_distance_weighted_works_in_a_plane():
@@ -143,7 +138,10 @@ def test_distance_weighted_works_in_a_plane():
     assert a.tolist() == [0, 1, 2]  # the last has no near negative
 
 
-@pytest.mark.parametrize("miner", MINERS, ids=lambda m: type(m).__name__)
+every_miner = pytest.mark.parametrize("miner", MINERS, ids=lambda m: type(m).__name__)
+
+
+@every_miner
 def test_chooses_in_float32_on_a_device_what_it_chooses_in_float64_on_the_cpu(miner, mined, device):
     found = miner(*there(mined.given, device))
     assert all(indices.device.type == device and indices.dtype == torch.long for indices in found)
@@ -154,7 +152,7 @@ def test_chooses_in_float32_on_a_device_what_it_chooses_in_float64_on_the_cpu(mi
         assert ours == right
 
 
-@pytest.mark.parametrize("miner", MINERS, ids=lambda m: type(m).__name__)
+@every_miner
 @pytest.mark.parametrize("labels", [[0, 1, 2, 3], [5, 5, 5, 5], [7], [2**40, 2**40 + 1, 2**40, -3]])
 def test_awkward_batches_give_indices_that_fit(miner, labels):
     for x in (torch.randn(len(labels), 4), torch.ones(len(labels), 4), torch.zeros(len(labels), 4)):
@@ -166,7 +164,7 @@ def test_awkward_batches_give_indices_that_fit(miner, labels):
                 assert all((labels[i] == labels[j]) == same for i, j in zip(a.tolist(), other.tolist(), strict=True))
 
 
-@pytest.mark.parametrize("miner", MINERS, ids=lambda m: type(m).__name__)
+@every_miner
 def test_scale_autocast_and_what_is_not_finite_change_nothing_and_products_are_true_float32(miner):
     x, y = torch.randn(16, 8, generator=torch.Generator().manual_seed(0)), torch.arange(16) // 4
 
@@ -185,8 +183,7 @@ def test_scale_autocast_and_what_is_not_finite_change_nothing_and_products_are_t
             assert ((indices >= 0) & (indices < 16)).all()
     with made(coarse_on_the_cpu), Products() as products:
         chosen(x)
-    assert products.guarded == 1
-    assert not products.seen
+    assert (products.guarded, products.seen) == (1, [])
 
 
 OUT_OF_RANGE = [
@@ -207,12 +204,10 @@ def test_an_argument_out_of_range_is_refused(name, argument, value):
 
 
 def test_shapes_that_do_not_fit_raise():
-    with pytest.raises(ValueError, match=r"embeddings must be \(N, D\)"):
-        miners.MultiSimilarityMiner()(torch.randn(3), torch.zeros(3, dtype=torch.long))
-    with pytest.raises(ValueError, match="2 labels for 3 embeddings"):
-        miners.MultiSimilarityMiner()(torch.randn(3, 4), torch.zeros(2, dtype=torch.long))
-    with pytest.raises(ValueError, match="go together"):
-        miners.MultiSimilarityMiner()(torch.randn(3, 4), torch.zeros(3, dtype=torch.long), ref_emb=torch.randn(3, 4))
+    x, y = torch.randn(3, 4), torch.zeros(3, dtype=torch.long)
+    for given, said in (((x[0], y), r"must be \(N, D\)"), ((x, y[:2]), "2 labels for 3"), ((x, y, x), "go together")):
+        with pytest.raises(ValueError, match=said):
+            miners.MultiSimilarityMiner()(*given)
 
 
 def test_distances_of_embeddings_that_coincide_are_zero():

@@ -9,15 +9,7 @@ import torch
 from tiny_text import tiny_text_model
 
 from levelfield.core.errors import UserError
-from levelfield.models import LoRA, TimmTrunk, TransformersTrunk
-from levelfield.models.adapters import (
-    add_adapter,
-    beside_adapter,
-    merge_adapter,
-    own_state,
-    save_adapter,
-    without_adapter,
-)
+from levelfield.models import LoRA, TimmTrunk, TransformersTrunk, adapters
 
 TEXTS = ["Where is my new card?", "it has not come.", "Why was I charged twice?"]
 NETWORKS = {
@@ -52,7 +44,7 @@ def learnt(trunk) -> None:
 def test_the_trunk_at_first_then_another_and_one_network_when_merged(kind, tmp_path):
     plain, trunk = trunk_of(kind, tmp_path), trunk_of(kind, tmp_path)
     convolutions = {"target_modules": ["conv1", "conv2"]} if kind == "resnet" else {}
-    add_adapter(trunk, LoRA(rank=3, alpha=6, **convolutions))
+    adapters.add_adapter(trunk, LoRA(rank=3, alpha=6, **convolutions))
     samples = samples_of(kind)
     with torch.no_grad():
         expected = plain(samples)
@@ -60,14 +52,12 @@ def test_the_trunk_at_first_then_another_and_one_network_when_merged(kind, tmp_p
         learnt(trunk)
         moved = trunk(samples)
         assert not torch.allclose(moved, expected, atol=1e-3)
-        own, before = own_state(trunk), plain.state_dict()
+        own, before = adapters.own_state(trunk), plain.state_dict()
         assert list(own) == list(before)
         assert all(torch.equal(own[key], before[key]) for key in before if isinstance(before[key], torch.Tensor))
-        state = trunk.state_dict()
-        assert beside_adapter(without_adapter(state), state).keys() == {*state} - {
-            name for name, weight in trunk.named_parameters() if weight.requires_grad
-        }
-        merge_adapter(trunk)
+        state, learns = trunk.state_dict(), {name for name, weight in trunk.named_parameters() if weight.requires_grad}
+        assert adapters.beside_adapter(adapters.without_adapter(state), state).keys() == {*state} - learns
+        adapters.merge_adapter(trunk)
         torch.testing.assert_close(trunk(samples), moved, rtol=1e-5, atol=1e-5 * max(1, moved.abs().max().item()))
     assert list(trunk.state_dict()) == list(before)
     assert (trunk.adapter, hasattr(trunk.model, "peft_config")) == (None, False)
@@ -77,7 +67,7 @@ def test_lora_is_what_its_paper_says():
     """W x + alpha / r B A x, by hand."""
     trunk = trunk_of("vit", None)
     layer = trunk.model.blocks[0].attn.qkv
-    add_adapter(trunk, LoRA(rank=3, alpha=6, target_modules=["qkv"]))
+    adapters.add_adapter(trunk, LoRA(rank=3, alpha=6, target_modules=["qkv"]))
     learnt(trunk)
     named = {name: weight for name, weight in trunk.named_parameters() if weight.requires_grad}
     assert len(named) == 2 * 2  # A and B of each block
@@ -94,13 +84,11 @@ def test_peft_reads_what_is_saved(tmp_path):
     name, arguments = NETWORKS["vit"]
     network = timm.create_model(name, num_classes=0, **arguments).eval()
     network.load_state_dict(trunk.model.state_dict())
-    add_adapter(trunk, LoRA(rank=3, alpha=6))
+    adapters.add_adapter(trunk, LoRA(rank=3, alpha=6))
     learnt(trunk)
-    save_adapter(trunk, tmp_path / "adapter")
-    assert {path.name for path in (tmp_path / "adapter").iterdir()} == {
-        "adapter_config.json",
-        "adapter_model.safetensors",
-    }
+    adapters.save_adapter(trunk, tmp_path / "adapter")
+    written = sorted(path.name for path in (tmp_path / "adapter").iterdir())
+    assert written == ["adapter_config.json", "adapter_model.safetensors"]
     theirs = peft.PeftModel.from_pretrained(network, str(tmp_path / "adapter")).eval()
     images = samples_of("vit")
     with torch.no_grad():
@@ -111,16 +99,16 @@ def test_peft_reads_what_is_saved(tmp_path):
 def test_what_cannot_be_is_one_line(monkeypatch, tmp_path):
     vit, resnet = trunk_of("vit", tmp_path), TimmTrunk("test_resnet", weights=None)
     with pytest.raises(UserError, match=r"target_modules \['qvk'\]: .* end in .*attn.qkv, attn.proj, mlp"):
-        add_adapter(vit, LoRA(target_modules=["qvk"]))
+        adapters.add_adapter(vit, LoRA(target_modules=["qvk"]))
     with pytest.raises(UserError, match=r"target_modules all-linear: .* end in .*conv1"):
-        add_adapter(resnet, LoRA())
+        adapters.add_adapter(resnet, LoRA())
     with pytest.raises(UserError, match=r"--model.trunk.adapter.rank 0"):
         LoRA(rank=0)
-    add_adapter(vit, LoRA(rank=1))
+    adapters.add_adapter(vit, LoRA(rank=1))
     with pytest.raises(UserError, match=r"--model.freeze_trunk true"):
         vit.freeze()
     with pytest.raises(UserError, match="has an adapter already"):
-        add_adapter(vit, LoRA(rank=1))
+        adapters.add_adapter(vit, LoRA(rank=1))
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(UserError, match=r"adapters need peft: pip install 'levelfield\[adapters\]'"):
-        add_adapter(trunk_of("vit", tmp_path), LoRA())
+        adapters.add_adapter(trunk_of("vit", tmp_path), LoRA())

@@ -26,8 +26,7 @@ def quarters() -> np.ndarray:
 
 
 def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
-    buffer = BytesIO()
-    image.save(buffer, kind, **options)
+    image.save(buffer := BytesIO(), kind, **options)
     return buffer.getvalue()
 
 
@@ -45,24 +44,9 @@ CLEAR = np.repeat([[0] * 12 + [255] * 12], 16, 0).astype(np.uint8)  # the left h
 RGBA = Image.fromarray(np.dstack([quarters(), CLEAR]))
 GREY_ALPHA = Image.merge("LA", [GREY, Image.fromarray(CLEAR)])
 SHOWN_ON_WHITE = [WHITE, GREEN, WHITE, WHITE]
-
-
-def turned(orientation: int) -> bytes:
-    """A JPEG that is stored as EXIF 2.3 draws `orientation`, and shows the quarters upright."""
-    upright = quarters()
-    stored = {
-        1: upright,
-        2: upright[:, ::-1],
-        3: upright[::-1, ::-1],
-        4: upright[::-1],
-        5: upright.transpose(1, 0, 2),
-        6: upright[:, ::-1].transpose(1, 0, 2),  # the first row is the right side, from the top down
-        7: upright[::-1, ::-1].transpose(1, 0, 2),
-        8: upright[::-1].transpose(1, 0, 2),  # the first row is the left side, from the bottom up
-    }[orientation]
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    return jpeg(Image.fromarray(np.ascontiguousarray(stored)), exif=exif)
+SIDEWAYS = Image.fromarray(np.ascontiguousarray(quarters()[:, ::-1].transpose(1, 0, 2)))
+EXIF = Image.Exif()
+EXIF[0x0112] = 6  # the first row is the right side, from the top down
 
 
 def png(width: int, height: int, depth: int, colours: int, rows: bytes) -> bytes:
@@ -81,24 +65,6 @@ def palette(**transparency: object) -> bytes:
     image.putpalette([*RED, *GREEN, *BLUE, *WHITE])
     image.putdata([2 * (row >= 8) + (column >= 12) for row in range(16) for column in range(24)])
     return encoded(image, "PNG", **transparency)
-
-
-def animated(kind: str, **options: object) -> bytes:
-    return encoded(COLOUR, kind, save_all=True, append_images=[Image.new("RGB", (24, 16))], **options)
-
-
-def claiming(content: bytes, size: tuple[int, int], form: str) -> bytes:
-    """A file whose header claims 100 million pixels."""
-    assert struct.pack(form, *size) in content
-    return content.replace(struct.pack(form, *size), struct.pack(form, 10000, 10000), 1)
-
-
-def tall_tiff() -> bytes:
-    """A TIFF of 24 x 16 pixels that claims 4.2 million rows: tag 257, one 16-bit or 32-bit number."""
-    content = encoded(COLOUR, "TIFF")
-    for kind in (3, 4):
-        content = content.replace(struct.pack("<HHLL", 257, kind, 1, 16), struct.pack("<HHLL", 257, 4, 1, 1 << 22))
-    return content
 
 
 JPEG = jpeg(COLOUR)
@@ -121,9 +87,8 @@ READ: dict[str, tuple[str, bytes, list[tuple[int, int, int]]]] = {
     "8 bits in a 32-bit TIFF": ("1.tif", encoded(GREY.convert("I"), "TIFF"), GREYS),
     "16 bits in a 32-bit TIFF": ("1.tif", encoded(Image.fromarray(RAMP.astype(np.int32)), "TIFF"), RAMP_SHOWN),
     "16-bit colour PNG": ("1.png", png(24, 16, 16, 2, DEEP_ROWS), CORNERS),
-    "animated GIF": ("1.gif", animated("GIF"), CORNERS),
-    "animated WebP": ("1.webp", animated("WEBP", lossless=True), CORNERS),
-    **{f"EXIF orientation {turn}": ("1.jpg", turned(turn), CORNERS) for turn in range(1, 9)},
+    "animated GIF": ("1.gif", encoded(COLOUR, "GIF", save_all=True, append_images=[GREY]), CORNERS),
+    "EXIF orientation 6": ("1.jpg", jpeg(SIDEWAYS, exif=EXIF), CORNERS),
     "EXIF cut short": ("1.jpg", jpeg(COLOUR, exif=b"Exif\0\0MM\0*\0\0\0\x08\0\x05\x01\x12"), CORNERS),
     "a name with blanks, accents and an emoji": ("a jay in été 🐦.jpg", JPEG, CORNERS),
     "a JPEG 2000": ("1.jp2", encoded(COLOUR, "JPEG2000"), CORNERS),
@@ -132,7 +97,6 @@ READ: dict[str, tuple[str, bytes, list[tuple[int, int, int]]]] = {
     "a PNG called .jpg": ("1.jpg", encoded(COLOUR, "PNG"), CORNERS),
 }
 HALF = "is not a complete, readable image"
-LARGE = "has more than 89,478,485 pixels"
 NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8))
 BROKEN: dict[str, tuple[str, bytes | None, str]] = {
     "zero bytes": ("1.jpg", b"", "is empty"),
@@ -148,11 +112,7 @@ BROKEN: dict[str, tuple[str, bytes | None, str]] = {
     "a drawing in SVG": ("1.png", b"<svg xmlns='http://www.w3.org/2000/svg'/>", "is not an image"),
     "a page for Ghostscript": ("1.jpg", encoded(COLOUR, "EPS"), "is not an image"),
     "a TIFF's first bytes": ("1.tif", b"II*\0\x08\0\0\0", "is not an image"),
-    "100 million pixels": ("1.png", png(10000, 10000, 8, 2, b""), LARGE),  # a decoder takes 16 bytes for each
-    "a JPEG of as many": ("1.jpg", claiming(JPEG, (16, 24), ">HH"), LARGE),
-    "a GIF of as many": ("1.gif", claiming(encoded(COLOUR, "GIF"), (24, 16), "<HH"), LARGE),
-    "a WebP of as many": ("1.webp", claiming(encoded(COLOUR, "WEBP"), (24, 16), "<HH"), LARGE),
-    "a TIFF of as many": ("1.tif", tall_tiff(), LARGE),
+    "100 million pixels": ("1.png", png(10000, 10000, 8, 2, b""), "has more than 89,478,485 pixels"),
     "a pipe": ("1.jpg", None, "is not a regular file"),
     "floating point": ("1.tif", encoded(Image.new("F", (2, 2)), "TIFF"), "floating point numbers"),
     "32 bits": ("1.tif", encoded(Image.new("I", (2, 2), 70000), "TIFF"), "more than 16 bits"),
