@@ -1,7 +1,8 @@
-"""Rows made of others and references: averages, PCA, whitening, discriminants, against the same computed apart."""
+"""Derived rows and references: averages, PCA, whitening, discriminants, against the same computed apart."""
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +21,9 @@ from levelfield.core.errors import UserError
 from levelfield.metrics import retrieval_metrics
 from levelfield.report.page import write_report
 from levelfield.report.table import study_table
+from levelfield.study.derived import derive
 from levelfield.study.folder import StudyFolder
-from levelfield.study.jobs import Job, job_config
+from levelfield.study.jobs import Job, Task, job_config
 from levelfield.training.build import Training
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
@@ -69,10 +71,10 @@ def test_the_first_blocks_are_validated_and_all_others_train(ladder: StudyFolder
     trained = ["head", "trunk", "averaged", "half", "small"]
     assert ladder.spec.rows == [*ROWS, "pretrained[features-wide]", "pretrained_one_pca", *trained]
     for fold in (0, 1):
-        data = torch.load(ladder.checkpoint(Job("head", "run", 0, fold)), weights_only=True)["levelfield"]["data"]
+        data = ladder.state.results[Job("head", "run", 0, fold)]["data"]
         assert (len(data["train_classes"]), len(data["val_classes"])) == (12, 4)
-    written = [table.read_text() for table in (ladder.results_file, ladder.summary_file)]
-    assert all(all(f"\n{row}," in text for row in ladder.spec.rows) for text in written)
+    for table in (ladder.results_file, ladder.summary_file):
+        assert all(f"\n{row}," in table.read_text() for row in ladder.spec.rows)
 
 
 def test_each_reference_is_a_row_that_is_tested_once(ladder: StudyFolder) -> None:
@@ -84,28 +86,14 @@ def test_each_reference_is_a_row_that_is_tested_once(ladder: StudyFolder) -> Non
     assert verify_study(ladder) == []
 
 
-@pytest.mark.slow
-def test_a_mean_of_two_heads_is_refused(tmp_path: Path) -> None:
-    head = LADDER[: LADDER.index("  trunk:\n")]
-    (tmp_path / "ladder.yaml").write_text(f"{head}derived: {{half: {{of: head, alpha: 0.5}}}}\nfolds: 2\nruns: 1\n")
+def test_a_mean_of_two_heads_is_refused(ladder: StudyFolder, tmp_path: Path) -> None:
+    spec = replace(ladder.spec, derived={"half": {"of": "head", "alpha": 0.5}})
+    task = Task(spec, ladder.folder, Job("half", "run", 0, 0), {}, {}, "", None)
     with pytest.raises(UserError, match="IdentityEmbedder"):
-        run_file(tmp_path / "ladder.yaml", tmp_path / "out")
+        derive(task, Training(ladder.test_config("head"), tmp_path).build())
 
 
-def test_a_mean_of_the_weights_before_and_after(ladder: StudyFolder, tmp_path: Path) -> None:
-    config = ladder.test_config("trunk")
-    start = Training(config, tmp_path).build().model.trunk.state_dict()
-    trained, half = learnt(ladder, "trunk").trunk.state_dict(), learnt(ladder, "half").trunk.state_dict()
-    moved = 0
-    for name, weight in half.items():
-        if weight.is_floating_point():
-            expected = 0.5 * start[name].double() + 0.5 * trained[name].double()
-            torch.testing.assert_close(weight.double(), expected, atol=1e-6, rtol=1e-6)
-            moved += int((start[name] != trained[name]).any())
-    assert moved > 10
-
-
-def test_validation_chooses_alpha(ladder: StudyFolder, tmp_path: Path) -> None:
+def test_an_average_is_a_mean_of_the_weights_and_validation_chooses_alpha(ladder: StudyFolder, tmp_path: Path) -> None:
     """Each alpha scored by another way: the whole model by hand, on the validation images."""
     for fold in (0, 1):
         config = ladder.test_config("trunk")
@@ -114,15 +102,18 @@ def test_validation_chooses_alpha(ladder: StudyFolder, tmp_path: Path) -> None:
         training.datamodule.setup("validate")
         trained = learnt(ladder, "trunk", fold).trunk.state_dict()
         start = {name: weight.clone() for name, weight in training.model.trunk.state_dict().items()}
+        assert sum(int((start[name] != trained[name]).any()) for name in start) > 10
         scores = {}
         for alpha in (0.25, 0.5, 0.75, 1.0):
             mixed = {name: (alpha * trained[name] + (1 - alpha) * start[name]).to(start[name]) for name in trained}
+            if alpha == 0.5:
+                torch.testing.assert_close(learnt(ladder, "half", fold).trunk.state_dict(), mixed, atol=1e-6, rtol=1e-6)
             training.model.trunk.load_state_dict(mixed)
             val = embed(training.model.trunk, training.datamodule.val_dataloader())
             scores[alpha] = retrieval_metrics(val.embeddings, val.labels)["map_at_r"]
         found = ladder.state.results[Job("averaged", "run", 0, fold)]
-        assert found["validation"]["map_at_r"] == pytest.approx(max(scores.values()), abs=1e-6)
-        assert scores[found["alpha"]] == pytest.approx(max(scores.values()), abs=1e-6)
+        same = pytest.approx([max(scores.values())] * 2, abs=1e-6)
+        assert [found["validation"]["map_at_r"], scores[found["alpha"]]] == same
 
 
 def test_a_pca_of_the_trained_trunk(ladder: StudyFolder, tmp_path: Path) -> None:
@@ -149,19 +140,7 @@ def test_computed_again_with_its_source_and_alone_the_same_bytes(ladder: StudyFo
 
 
 @pytest.mark.usefixtures("quiet")
-def test_untouched_features_score_what_they_score_apart(ladder: StudyFolder, tmp_path: Path) -> None:
-    for fold in range(2):
-        training = Training(job_config(ladder.spec, Job("head", "run", 0, fold), {}), tmp_path).build()
-        training.datamodule.setup("test")
-        test = embed(training.model.trunk, training.datamodule.test_dataloader())
-        expected = retrieval_metrics(normalize(test.embeddings), test.labels, metrics=("map_at_r",))
-        wanted = ("pretrained[features]", "test", fold, "map_at_r")
-        (row,) = (row for row in collect_rows(ladder) if (row.method, row.stage, row.fold, row.metric) == wanted)
-        assert row.value == pytest.approx(expected["map_at_r"], abs=1e-6)
-
-
-@pytest.mark.usefixtures("quiet")
-def test_a_whitening_scores_what_it_scores_apart(ladder: StudyFolder, tmp_path: Path) -> None:
+def test_features_and_their_whitening_score_what_they_score_apart(ladder: StudyFolder, tmp_path: Path) -> None:
     """SciPy's inverse root of scikit-learn's shrunk covariance, at the features' full length."""
     config = job_config(ladder.spec, Job("head", "run", 0, 1), {})
     data = (training := Training(config, tmp_path).build()).datamodule
@@ -173,8 +152,8 @@ def test_a_whitening_scores_what_it_scores_apart(ladder: StudyFolder, tmp_path: 
     whitening = inv(sqrtm(ledoit_wolf(points - means[labels], assume_centered=True)[0]))
     whitened = (val.embeddings.double().numpy() - points.mean(0)) @ whitening
     directions = np.linalg.svd((points - points.mean(0)) @ whitening, full_matrices=False)[2]
-    for kind, embeddings in (("whitening", whitened), ("whitening8", whitened @ directions[:8].T)):
-        of_all = normalize(torch.from_numpy(embeddings).float())
-        expected = retrieval_metrics(of_all, val.labels, metrics=("map_at_r",))
+    by_kind = {"features": val.embeddings.numpy(), "whitening": whitened, "whitening8": whitened @ directions[:8].T}
+    for kind, embeddings in by_kind.items():
+        expected = retrieval_metrics(normalize(torch.from_numpy(embeddings).float()), val.labels)["map_at_r"]
         found = ladder.state.results[Job(f"pretrained[{kind}]", "run", 0, 1)]["validation"]
-        assert found["map_at_r"] == pytest.approx(expected["map_at_r"], abs=1e-5)
+        assert found["map_at_r"] == pytest.approx(expected, abs=1e-5)
