@@ -27,6 +27,8 @@ FILES = {
     "seed.yaml": "seed_everything: many\n",
     "twice.yaml": "model: {loss: ArcFaceLoss}\ndata: {fold: 0}\nmodel: {embedding_size: 8}\n",
     "no.yaml": "model: [\n",
+    "away.yaml": "{extends: toy, name: ../elsewhere}",
+    "unnamed.yaml": "{extends: toy, name: ''}",
     "notes.txt": "none",
 }
 FIT = """
@@ -160,6 +162,8 @@ study run toy --search.sampler gpp | search.sampler | 'gp'
 study run toy --executor.worker 2 | '--executor.workers'
 study run toy --executor.workers 0 | --executor.workers 0
 study run toy --executor.workers two | --executor.workers two: | int, 'auto'
+study run away.yaml | name: | --output
+study run unnamed.yaml | name: | --output
 study run toy --runs many | runs must be a whole number | 'many'
 study run toy --rusn 1 | '--runs'
 study run toy --data.root | --data.root
@@ -213,9 +217,7 @@ def there(tmp_path: Path, toy_file: Path, monkeypatch: pytest.MonkeyPatch) -> No
     shutil.copy(toy_file, "configs/study/toy.yaml")
 
 
-@pytest.mark.parametrize(
-    ("door", "words", "keys"), TABLE, ids=[" ".join([*door[:1], *words]) for door, words, _ in TABLE]
-)
+@pytest.mark.parametrize(("door", "words", "keys"), TABLE, ids=[" ".join(words) for _, words, _ in TABLE])
 def test_a_mistake_is_one_line_that_names_it_and_nothing_is_begun(door, words, keys, run, tmp_path):
     result = run(*door, *words)
     refused(result, *keys)
@@ -273,11 +275,7 @@ LAUNCHED = [
     (SRUN, "--trainer.devices 3", "srun .* 2 .* 3"),
     (f"{SRUN} SLURM_NNODES=2", "--trainer.devices 2", "srun .*--trainer.num_nodes 2"),
     (f"{TORCHRUN} LOCAL_WORLD_SIZE=1 GROUP_WORLD_SIZE=2", "--trainer.devices 2", "torchrun .*--trainer.num_nodes 2"),
-    (
-        f"{SBATCH} SLURM_NTASKS=1 SLURM_NTASKS_PER_NODE=1",
-        "--trainer.devices 8",
-        "devices.* 1 of 8 .*SLURM_NTASKS",
-    ),
+    (f"{SBATCH} SLURM_NTASKS=1 SLURM_NTASKS_PER_NODE=1", "--trainer.devices 8", "devices.* 1 of 8 .*SLURM_NTASKS"),
     (SBATCH, "--trainer.devices 2", "--trainer.devices.* 1 of 2 .* srun "),
     ("", "--trainer.num_nodes 2", "--trainer.num_nodes 2.* torchrun"),
 ]

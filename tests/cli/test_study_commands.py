@@ -123,14 +123,6 @@ def test_dotted_options_are_overrides_wherever_they_stand() -> None:
     assert [*arguments.overrides.items()] == [*given.items(), ("data.dataset", "Omniglot")]
 
 
-@pytest.mark.parametrize("title", ["../elsewhere", ""])
-def test_a_title_leads_out_of_no_folder(desk: Path, run: Callable, title: str) -> None:
-    file = desk / "configs" / "study" / "toy.yaml"
-    file.write_text(file.read_text().replace("name: toy", f"name: {title!r}"))
-    refused(run("study", "run", "toy"), "name: ", "--output")
-    assert not (desk / "outputs").exists()
-
-
 def next_line(printed: str) -> str:
     (line,) = (line for line in printed.splitlines() if line.startswith("next: "))
     return line

@@ -162,8 +162,7 @@ def test_a_mistaken_option_is_named(study: Path, line: str) -> None:
 
 def test_a_study_extends_another_in_another_folder(study: Path, tmp_path: Path) -> None:
     study.write_text(SEARCHED)
-    mine = tmp_path / "mine"
-    mine.mkdir()
+    (mine := tmp_path / "mine").mkdir()
     (mine / "more.yaml").write_text("data: {dataset: {init_args: {a: 2}}}\ntrainer: {callbacks: [EarlyStopping]}\n")
     (mine / "study.yaml").write_text(
         "name: mine\nextends: ../study.yaml\nbase+: more.yaml\nruns: 5\n"
@@ -251,23 +250,18 @@ def test_an_untrained_row_is_a_learner_without_a_step(tmp_path: Path) -> None:
 
 def test_a_row_of_another_trunk_inherits_nothing_of_a_method(tmp_path: Path) -> None:
     own = BASE.replace("data: {samples_per_class: 1}", "data: {transforms: {crop_size: 99}}")
-    trunk = "{class_path: TimmTrunk, init_args: {name: resnet18}}"
-    file = tmp_path / "mine.yaml"
-    other = f"trunks: {{other: [{{model: {{trunk: {trunk}}}}}]}}"
+    other = "trunks: {other: [{model: {trunk: {class_path: TimmTrunk, init_args: {name: resnet18}}}}]}"
     spec = read(tmp_path, other, base=own.replace("contrastive:", "zero:"))
-    config = load_spec(file, {"data.root": "/here"}).config_of("pretrained[features-other]")
+    config = load_spec(tmp_path / "mine.yaml", {"data.root": "/here"}).config_of("pretrained[features-other]")
     assert config["model"]["trunk"] == {"class_path": "TimmTrunk", "init_args": {"name": "resnet18", "weights": None}}
     assert config["data"] == {"dataset": "Glyphs", "root": "/here", "features": True}
     assert spec.with_configs(lambda each: {**each, "data": {}}).trunks["other"]["data"] == {}
 
 
-def test_the_order_of_a_sweep_changes_no_untrained_row(tmp_path: Path) -> None:
+def test_neither_an_option_of_another_row_nor_the_order_of_a_sweep_changes_a_row(tmp_path: Path) -> None:
     up, down = (read(tmp_path, f"sweep: {{model.embedding_size: {values}}}") for values in ("[2, 96]", "[96, 2]"))
     assert up.row_hashes == down.row_hashes
     assert one_pca("pretrained[pca-96]") == "pretrained_one_pca[pca-96]"
-
-
-def test_an_option_of_one_row_changes_no_other_row(tmp_path: Path) -> None:
     spec = read(tmp_path)
     base = BASE.replace("samples_per_class: 1", "samples_per_class: 2")
     more = "references: lda\nsearch: {trials: 3}\nspaces: {arcface: {model.loss_lr: {low: 0.1, high: 1}}}"
@@ -400,7 +394,6 @@ soft_triple configs/method/soft_triple.yaml | soft_triple\.yaml: .*'soft_triple'
 def test_a_mistake_is_one_line(modules: None, toy_file: Path, tmp_path: Path, line: str) -> None:
     paths, key = line.split(" | ")
     words = [word for path in paths.split() for word in ("--add-method", path)]
-    with pytest.raises(UserError, match=key) as caught:
+    with pytest.raises(UserError, match=rf"^[^\n]*{key}[^\n]*$"):
         command_line("study", ["run", str(toy_file), "--output", str(tmp_path / "study"), *words])
-    assert "\n" not in str(caught.value)
     assert not (tmp_path / "study").exists()
