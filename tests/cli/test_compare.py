@@ -81,9 +81,7 @@ def test_what_no_comparison_can_begin_with(words: str, key: str, run, tmp_path: 
     files = [tmp_path / name for name in ("exp.yaml", "exp1.0")]
     for file in files:
         file.write_text("# my notes")
-    result = run("compare", "letters", "--executor.workers", "1", *words.split())
-    refused(result)
-    assert re.search(key, result[2])
+    assert re.search(key, refused(run("compare", "letters", "--executor.workers", "1", *words.split())))
     assert [file.read_text() for file in files] == ["# my notes"] * 2
 
 
@@ -174,12 +172,21 @@ def test_of_several_trunks_the_ladder_goes_on_with_the_best_features(run, tmp_pa
 
 
 def test_the_table_of_samples_that_can_be_opened_lists_the_others_and_links(tmp_path: Path, capsys) -> None:
+    """Samples in both halves are named; those twice in a class are not."""
     folder, table = letters(tmp_path / "letters", 2, samples=2), tmp_path / "chosen.parquet"
+    whole = ImageFolder(folder)
+    assert samples.usable("letters", whole, {}, 1000, False, table) is whole
+    assert capsys.readouterr().err == ""
+    first, tested = (next((folder / name).iterdir()) for name in ("letter 00", "letter 01"))
     (folder / "letter 00/broken.png").write_bytes(b"no image")
-    (folder / "letter 00/link.png").symlink_to(next((folder / "letter 01").iterdir()))
+    (folder / "letter 00/link.png").symlink_to(tested)
+    shutil.copy(first, folder / "letter 00/again.png")
     found = samples.usable("letters", ImageFolder(folder), {}, 1000, True, table)
-    assert (found.table, len(found.read_index().keys)) == (table, 5)
-    assert "1 of 6 images are left out" in capsys.readouterr().err
+    assert (found.table, len(found.read_index().keys)) == (table, 6)
+    noted = capsys.readouterr().err
+    pair = f"letter 00/link.png (letter 00, training) = letter 01/{tested.name} (letter 01, test)"
+    assert all(each in noted for each in ("1 of 7 images are left out", "letters has 1 sample ", pair))
+    assert "again.png" not in noted
 
 
 @pytest.mark.parametrize("kind", ["image", "path", "text"])
@@ -213,26 +220,6 @@ def test_of_too_many_samples_whole_classes_are_left_out_in_both_halves_alike() -
     assert samples.sampled(index, np.arange(500), 6000).all()
     classes, counts = np.unique(labels[samples.sampled(index, np.arange(500), 200)], return_counts=True)
     assert (len(classes), {*counts}) == (200, {2}), "not fewer classes, nor fewer samples of one"
-
-
-def test_samples_in_several_classes_or_both_halves_are_named_before_the_training(tmp_path: Path, capsys) -> None:
-    def noted(name: str, dataset: MetricDataset) -> list[str]:
-        assert samples.usable(name, dataset, {"split": "half"}, 1000, False, tmp_path / "unused.parquet") is dataset
-        return capsys.readouterr().err.splitlines()
-
-    folder = letters(tmp_path / "letters", classes=8)
-    assert noted("letters", ImageFolder(folder)) == []
-    first, last = (sorted((folder / f"letter 0{number}").iterdir())[0] for number in (0, 7))
-    shutil.copy(first, folder / "letter 00/again.png")
-    shutil.copy(first, folder / "letter 01/the same.png")
-    shutil.copy(last, folder / "letter 02/tested.png")
-    note, halves, classes = noted("letters", ImageFolder(folder))[:3]
-    assert "letters has 2 samples" in note
-    assert "letter 02/tested.png (letter 02, training) = letter 07/" in halves
-    assert "letter 00/" in classes
-    rows = "".join(f"text {n // 2},{n}\ntext {n},{n}\n" for n in range(9))
-    (tmp_path / "texts.csv").write_text(f"text,label\n{rows}")
-    assert "t has" in noted("t", TextTable(tmp_path / "texts.csv"))[0]
 
 
 def test_folds_are_counted_by_what_groups_keep_whole(tmp_path: Path) -> None:

@@ -219,9 +219,8 @@ def there(tmp_path: Path, toy_file: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize(("door", "words", "keys"), TABLE, ids=[" ".join(words) for _, words, _ in TABLE])
 def test_a_mistake_is_one_line_that_names_it_and_nothing_is_begun(door, words, keys, run, tmp_path):
-    result = run(*door, *words)
-    refused(result, *keys)
-    assert not {"NestedArg", "<class"} & set(result[2].replace("(", " ").split()), result[2]
+    complaint = refused(run(*door, *words), *keys)
+    assert not {"NestedArg", "<class"} & {*complaint.replace("(", " ").split()}, complaint
     if door != IN_THE_FIT:  # what is found in the fit leaves its configuration
         assert [path for path in tmp_path.glob("outputs/*/**/*") if path.is_file() and path.name[0] != "."] == []
     assert not list(tmp_path.rglob("best.ckpt"))
@@ -287,7 +286,6 @@ def test_numbers_that_contradict_the_launcher_are_one_line_before_anybody_is_awa
 ):
     for variable in environment.split():
         monkeypatch.setenv(*variable.split("="))
-    result = run("fit", *TINY, *ARCFACE, "--trainer.accelerator", "cpu", *words.split(), "--output", tmp_path)
-    refused(result)
-    assert re.search(named, result[2]), result[2]
+    words = [*TINY, *ARCFACE, "--trainer.accelerator", "cpu", *words.split(), "--output", tmp_path]
+    assert re.search(named, refused(run("fit", *words)))
     assert not any((tmp_path / "fit").glob("*/*")), "no folder is left"

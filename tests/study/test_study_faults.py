@@ -12,13 +12,13 @@ from forked import Forked, children
 from full_disk import full_disk
 from own_images import own_images
 from printed import numbers
+from refused import refuses
 from study_engine import evaluations, results, study_process, tables
 from toy_study import run_study
 
 from levelfield.analysis.status import status_lines
 from levelfield.cli.main import main
 from levelfield.core.errors import UserError
-from levelfield.core.files import explain_write_errors
 from levelfield.core.ledger import Evaluation, begin
 from levelfield.core.processes import is_running
 from levelfield.study import seal
@@ -67,14 +67,10 @@ def test_a_file_that_cannot_be_written_is_named_and_the_study_goes_on_later(
 
 
 def test_a_full_disk_logs_and_the_ledger_are_named_too(tmp_path: Path) -> None:
-    path = tmp_path / "results.csv"
-    with pytest.raises(UserError, match=str(path)), explain_write_errors(path):
-        Path("/dev/full").write_bytes(b"a table")
     metrics = MetricsFile(str(tmp_path), name="", version="")
     metrics.log_metrics({"loss": 0.5})
     (tmp_path / "metrics.csv").symlink_to("/dev/full")
-    with pytest.raises(UserError, match=r"metrics\.csv"):
-        metrics.save()
+    refuses(r"metrics\.csv", metrics.save)
     what = Evaluation("toy", ["ab" * 32], "a test", configuration="a long configuration" * 20)
     with full_disk(300), pytest.raises(UserError, match=r"ledger\.jsonl"):
         begin(what, tmp_path)
@@ -88,8 +84,7 @@ def test_a_damaged_ledger_is_refused_in_one_line(copy: Path, spec: StudySpec) ->
     lines = ledger.read_bytes()
     for line in (b"{}", b'{"event": "opened"}', b"\xff", b"[]", b""):
         ledger.write_bytes(line + b"\n" + lines)
-        with pytest.raises(UserError, match=r"^.*ledger\.jsonl, line 1[^\n]*$"):
-            run_study(copy, spec)
+        refuses(r"ledger\.jsonl, line 1", run_study, copy, spec)
     ledger.write_bytes(lines)
     run_study(copy, spec)
 
@@ -171,8 +166,7 @@ def test_data_that_changed_on_disk_are_refused_whether_jobs_are_left_or_the_test
             after = before.replace(old, new) if old else before + bytes(100)
             assert after != before
             (tmp_path / name).write_bytes(after)
-            with pytest.raises(UserError, match=r"\bdata\b"):
-                run_study(folder, own)
+            refuses(r"\bdata\b", run_study, folder, own)
             assert not (folder / "ledger.jsonl").exists()
             (tmp_path / name).write_bytes(before)
         run_study(folder, own)
@@ -184,8 +178,7 @@ def test_a_test_half_that_cannot_be_scored_is_refused_before_the_first_job(colum
     header, *rows = (tmp_path / "table.csv").read_text().splitlines()
     last = [f"{row},{columns}" if row[-2:] >= "08" else f"{row},train," for row in rows]
     (tmp_path / "table.csv").write_text("\n".join([f"{header},split,role", *last]))
-    with pytest.raises(UserError, match=key):
-        run_study(tmp_path / "study", own)
+    refuses(key, run_study, tmp_path / "study", own)
     assert not {"jobs", "ledger.jsonl"} & {path.name for path in (tmp_path / "study").iterdir()}
 
 

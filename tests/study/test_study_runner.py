@@ -13,13 +13,13 @@ import torch
 import yaml
 from deletable import RAY, needs
 from printed import numbers
+from refused import refuses
 from rich.console import Console
 from study_engine import PLAIN, evaluations, run_file, scores, small_study, tables
 from toy_study import TOY, run_study
 
 from levelfield.analysis.verify import verify_study
 from levelfield.cli.study import print_jobs
-from levelfield.core.errors import UserError
 from levelfield.experiment import Study
 from levelfield.metrics import retrieval_metrics
 from levelfield.study.executors import make_slots
@@ -84,12 +84,10 @@ def test_another_folder_is_refused(tmp_path: Path) -> None:
     out.mkdir()
     (out / "thesis.tex").touch()
     for use in (lambda folder: run_file(file, folder), StudyFolder.begun):
-        with pytest.raises(UserError, match=str(out)):
-            use(out)
+        refuses(str(out), use, out)
     (out / "thesis.tex").rename(out / ".study.yaml.tmp")  # a kill left it
     missing = load_spec(file, {"data.dataset": "ImageTable", "data.dataset.table": "missing.csv"})
-    with pytest.raises(UserError, match=r"missing\.csv"):
-        run_study(out, missing)
+    refuses(r"missing\.csv", run_study, out, missing)
 
 
 COUNTED = """
@@ -108,8 +106,7 @@ class Counted(Here):
 @pytest.mark.slow
 def test_an_executor_of_ones_own_runs_a_study(here: Path) -> None:
     file = small_study(here, text=PLAIN)
-    with pytest.raises(UserError, match="my_slots"):
-        make_slots(load_spec(file), "my_slots.Missing", {})
+    refuses("my_slots", make_slots, load_spec(file), "my_slots.Missing", {})
     (here / "my_slots.py").write_text(COUNTED)
     slots = make_slots(load_spec(file), "my_slots.Counted", {"most": 10})
     run_file(file, here / "out", slots)
@@ -168,8 +165,7 @@ def test_the_jobs_and_their_folds(tmp_path: Path) -> None:
     assert (run["fold"], run.get("num_folds")) == ("none", None)
     assert load_spec(whole_half_file(tmp_path, search={"trials": 1})).folds_of("trial") == 4, "the usual number"
     assert load_spec(whole_half_file(tmp_path), {"folds": 3, "search.folds": 2}).folds_of("run") == 3
-    with pytest.raises(UserError, match=r"search\.folds"):
-        load_spec(whole_half_file(tmp_path), {"search.folds": 1})
+    refuses(r"search\.folds", load_spec, whole_half_file(tmp_path), {"search.folds": 1})
 
 
 @pytest.mark.slow

@@ -12,10 +12,10 @@ import pytest
 import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from pretended_gpu import pretended_gpu
+from refused import refuses
 from study_engine import PLAIN, run_file, run_study, small_study, tables
 from torch.utils.data import DataLoader, TensorDataset
 
-from levelfield.core.errors import UserError
 from levelfield.core.ledger import LEDGER
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.losses import ContrastiveLoss
@@ -52,8 +52,7 @@ def test_the_line_is_written_before_a_test_half_is_set_up(here: Path, monkeypatc
     assert evaluated["num_samples"] == 16 * 16  # half of 32 letters, in 16 typefaces
     jobs = (job for row in study.spec.rows for job in folds_of(study.spec, row, 0))
     assert {*evaluated["checkpoints"]} == {str(job.path) for job in jobs}
-    with pytest.raises(UserError, match=str(study.folder)):
-        score_run(**arguments_of(study, "contrastive") | {"evaluation": "another"})
+    refuses(str(study.folder), score_run, **(arguments_of(study, "contrastive") | {"evaluation": "another"}))
 
 
 @pytest.mark.slow
@@ -67,8 +66,7 @@ def test_lost_scores_are_another_evaluation_and_so_is_a_reason(archived, here: P
         assert tables(folder) == before, "the count is in no table"
     assert lines(folder)[4]["reason"] == reason
     (folder / LEDGER).write_bytes(b"")
-    with pytest.raises(UserError, match=r"ledger\.jsonl"):
-        run_file(file, folder)
+    refuses(r"ledger\.jsonl", run_file, file, folder)
 
 
 def change(file: Path, **content: Any) -> None:
@@ -92,8 +90,7 @@ def test_a_method_without_scores_keeps_the_test_classes_closed(stage: str, copy:
     if stage == "trial":
         for path in copy.glob("jobs/arcface/run*/fold*/result.json"):
             path.unlink()
-    with pytest.raises(UserError, match=r"arcface.*--stop-here"):
-        run_study(copy, spec)
+    refuses(r"arcface.*--stop-here", run_study, copy, spec)
     assert not (copy / LEDGER).exists()
 
 
@@ -102,12 +99,10 @@ def test_a_run_is_scored_again_to_the_same_numbers_unless_its_files_have_changed
     before, arguments = study.tests()["contrastive", 0], arguments_of(study, "contrastive")
     found = score_run(**arguments)
     assert all(found[key] == before[key] for key in ("separated", "concatenated", "data"))
-    with pytest.raises(UserError, match="test samples"):
-        score_run(**arguments | {"samples": "of others"})
+    refuses("test samples", score_run, **(arguments | {"samples": "of others"}))
     checkpoint = study.checkpoint(Job("contrastive", "run", 0, 1))
     checkpoint.write_bytes(checkpoint.read_bytes() + b"0")
-    with pytest.raises(UserError, match=r"contrastive/run0/fold1/best\.ckpt"):
-        score_run(**arguments)
+    refuses(r"contrastive/run0/fold1/best\.ckpt", score_run, **arguments)
 
 
 @pytest.mark.filterwarnings("ignore:'pin_memory'")  # no GPU is here
@@ -139,8 +134,7 @@ def test_scores_that_are_kept_are_of_the_samples_that_are_here(copy: Path, spec:
         assert ("was" in test) == (each[0] == "contrastive"), "the other rows have embeddings"
     change(file := files["contrastive", 0], data={"fingerprint": "of others"})
     for _ in range(2):
-        with pytest.raises(UserError, match=f"{file}.*--output"):
-            run_study(copy, spec, reopen_test="once more")
+        refuses(f"{file}.*--output", run_study, copy, spec, reopen_test="once more")
         assert len(lines(copy)) == 4, "no line for what cannot be scored"
         file.unlink(missing_ok=True)
 
@@ -148,8 +142,7 @@ def test_scores_that_are_kept_are_of_the_samples_that_are_here(copy: Path, spec:
 def test_all_runs_of_an_evaluation_are_of_the_same_samples(copy: Path, spec: StudySpec) -> None:
     change(StudyFolder(copy, spec).test_file("contrastive", 0), data={"fingerprint": "of others"})
     (copy / LEDGER).write_text((copy / LEDGER).read_text().splitlines(keepends=True)[0])  # stopped before its end
-    with pytest.raises(UserError, match="--reopen-test"):
-        run_study(copy, spec)
+    refuses("--reopen-test", run_study, copy, spec)
     assert len(lines(copy)) == 1, "it has not finished"
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import torch
+from refused import refuses
 from scipy.linalg import inv, sqrtm
 from sklearn.cluster import KMeans
 from sklearn.covariance import ledoit_wolf
@@ -26,7 +27,6 @@ from levelfield import Study
 from levelfield.analysis.results import collect_rows
 from levelfield.analysis.shown_names import shown_names
 from levelfield.analysis.verify import verify_study
-from levelfield.core.errors import UserError
 from levelfield.data.loaders import ClassSubset
 from levelfield.data.transforms import as_floats, stacked
 from levelfield.metrics import RetrievalMetrics, retrieval_metrics
@@ -91,8 +91,7 @@ def test_metrics_stand_in_the_study_or_its_base_or_are_given(toy_file: Path, tmp
     assert load_spec(path, parse(words).overrides).metrics == given
     assert with_options(spec, parse(words).overrides).metrics == given, "a folder's, to be compared with what is asked"
     path.write_text(text.replace("arcface: {", "arcface: {metrics: [nmi], "))
-    with pytest.raises(UserError, match=r"arcface: 'metrics'"):
-        load_spec(path)
+    refuses(r"arcface: 'metrics'", load_spec, path)
 
 
 @pytest.mark.parametrize(("ranks", "number"), [([1.49, 6.0], 1), ([1.5, 6.0], 0)])
@@ -220,8 +219,7 @@ def test_each_reference_is_a_row_that_is_tested_once(ladder: StudyFolder) -> Non
 def test_a_mean_of_two_heads_is_refused(ladder: StudyFolder, tmp_path: Path) -> None:
     spec = replace(ladder.spec, derived={"half": {"of": "head", "alpha": 0.5}})
     task = Task(spec, ladder.folder, Job("half", "run", 0, 0), {}, {}, "", None)
-    with pytest.raises(UserError, match="IdentityEmbedder"):
-        derive(task, Training(ladder.test_config("head"), tmp_path).build())
+    refuses("IdentityEmbedder", derive, task, Training(ladder.test_config("head"), tmp_path).build())
 
 
 def test_an_average_is_a_mean_of_the_weights_and_validation_chooses_alpha(ladder: StudyFolder, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from refused import refuses
 from study_engine import PLAIN, SMALL, results, run_file, scores, small_study, study_process, tables
 from toy_study import run_study as run_to_tables
 
@@ -96,8 +97,7 @@ class Listed:
 def test_a_process_that_dies_or_breaks_is_replaced_and_no_other_unit_is_blamed(name, tried_again, alone, reason):
     work = Listed(Processes(), "first", name, "second", "third")
     if reason:
-        with pytest.raises(UserError, match=reason):
-            work.scheduler.run()
+        refuses(reason, work.scheduler.run)
         assert re.match(f"{name}: {reason}", work.scheduler.given_up.pop(name))
     else:
         work.scheduler.run()
@@ -108,16 +108,14 @@ def test_a_process_that_dies_or_breaks_is_replaced_and_no_other_unit_is_blamed(n
 
 def test_a_mistake_ends_at_once() -> None:
     work = Listed(Here(), "mistaken", "first")
-    with pytest.raises(UserError, match=r"data.csv row 3"):
-        work.scheduler.run()
+    refuses(r"data.csv row 3", work.scheduler.run)
     assert [*work.left] == ["mistaken", "first"]
 
 
 def test_debug_shows_where_your_code_failed() -> None:
     for debug in (False, True):
         work = Listed(Here(), "wrong", debug=debug)
-        with pytest.raises(UserError, match="wrong: ZeroDivisionError"):
-            work.scheduler.run()
+        refuses("wrong: ZeroDivisionError", work.scheduler.run)
         assert ("Traceback" in work.lines[0]) == ("raise ENDS" in work.lines[0]) == debug
 
 
@@ -125,8 +123,8 @@ def test_debug_shows_where_your_code_failed() -> None:
 @pytest.mark.parametrize(("before", "named", "done"), [("", "mine, ", 0), (IN_TRAINING, "mine run 0 fold 0", 2)])
 def test_a_loss_that_raises_is_named(here: Path, before: str, named: str, done: int) -> None:
     """Before anything is computed if it cannot take noise, else after the others."""
-    with pytest.raises(UserError, match=rf"^[^\n]*{named}.*KeyError: 'mine'[^\n]*$"):
-        run_file(small_study(here, f"{before}raise KeyError('mine')"), here / "out")
+    file = small_study(here, f"{before}raise KeyError('mine')")
+    refuses(rf"{named}.*KeyError: 'mine'", run_file, file, here / "out")
     assert (len(results(here / "out", "contrastive/*/fold*")), results(here / "out", "mine/*/fold*")) == (done, [])
 
 
@@ -163,8 +161,7 @@ def test_a_second_process_is_refused_and_the_first_goes_on(here: Path) -> None:
     process.wait_for((folder / "jobs/mine/run0/fold0/config.yaml").exists)
     study = StudyFolder(folder, load_spec(file))
     assert running_process(folder)["process"] == process.pid
-    with pytest.raises(UserError, match=rf"{folder}.*{process.pid}"):
-        run_study(study)
+    refuses(rf"{folder}.*{process.pid}", run_study, study)
     printed = process.wait()
     assert process.exit_code == 0, printed
     assert running_process(folder) is None
@@ -172,8 +169,7 @@ def test_a_second_process_is_refused_and_the_first_goes_on(here: Path) -> None:
 
 def test_a_launcher_that_starts_several_processes_is_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UserError, match="WORLD_SIZE=2"):
-        run_study(StudyFolder(here / "out", load_spec(small_study(here))))
+    refuses("WORLD_SIZE=2", run_study, StudyFolder(here / "out", load_spec(small_study(here))))
 
 
 def on_two_devices(text: str, folds: int) -> str:
@@ -209,8 +205,7 @@ def test_a_job_on_two_devices_is_a_command_of_its_own(folds, tmp_path, monkeypat
 def test_what_ends_a_job_on_two_devices_is_told(here: Path) -> None:
     text = on_two_devices(SMALL, 1).replace("  contrastive: {model: {loss: ContrastiveLoss}}\n", "")
     for end, told in (("raise KeyError('on two devices')", "KeyError"), ("import os; os.kill(os.getpid(), 9)", "died")):
-        with pytest.raises(UserError, match=f"mine run 0 fold 0.*{told}"):
-            run_file(small_study(here, IN_TRAINING + end, text), here / told)
+        refuses(f"mine run 0 fold 0.*{told}", run_file, small_study(here, IN_TRAINING + end, text), here / told)
 
 
 @pytest.mark.gpu
