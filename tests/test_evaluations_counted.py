@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Callback
-from own_images import image_options, own_images
+from own_images import class_folders, image_options, own_images
 from small_fit import small_learner, small_trainer
 from tiny_fit import TINY
 
@@ -38,11 +38,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of class folders."""
     folder = tmp_path_factory.mktemp("images")
     own_images(folder)
-    for number in range(16):
-        (target := folder / "classes" / f"class {number:02d}").mkdir(parents=True)
-        for image in folder.glob(f"{number}_*.png"):
-            image.rename(target / image.name)
-    return folder / "classes"
+    return class_folders(folder)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from own_images import image_options, own_images
+from own_images import class_folders, image_options, own_images
 from refused import succeeded
 
 
@@ -43,12 +43,7 @@ def test_deleting_test_images_and_permuting_test_labels_changes_no_byte(tiny, ru
     table = own_images(data)
     if source == "table with split and roles":
         give_split_and_roles(table)
-    if source == "folder":
-        for image in sorted(data.glob("*.png")):
-            target = data / "classes" / f"class {int(image.name.partition('_')[0]):02d}"
-            target.mkdir(parents=True, exist_ok=True)
-            shutil.move(image, target)
-    folder = data / "classes" if source == "folder" else None
+    folder = class_folders(data) if source == "folder" else None
     words = [*image_options(tiny, table, folder), "--model.loss", "ArcFaceLoss"]
     if "features" in source:
         words += ["--model.freeze_trunk", "true", "--data.features", "true"]
