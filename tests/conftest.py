@@ -16,7 +16,7 @@ import torch
 from filelock import FileLock
 from no_skips_in_ci import pytest_make_collect_report, pytest_runtest_makereport, real_data  # noqa: F401 # hooks of all tests
 from tiny_fit import TINY
-from toy_study import copy, finished, spec, toy_file, trunk_file  # noqa: F401 # fixtures for the tests of studies and of their reports
+from toy_study import copy, finished, spec, toy_file  # noqa: F401 # fixtures for the tests of studies and of their reports
 
 from levelfield.cli.main import main
 

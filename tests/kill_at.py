@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, Trainer
 
 from levelfield.training.learner import MetricLearner
 
@@ -18,20 +18,15 @@ class Killed(BaseException):
 
 
 class KillAt(Callback):
-    """Kills its fit where the environment says so, and stores the state in which a fit ends as `end.pt`.
+    """Kills its fit at epoch and batch of `KILL_AT="2 1"`, `"2 1 validation"`, and stores as `end.pt` how a fit ends.
 
-    `KILL_AT="2 1"` is the epoch and the batch, `"2 1 validation"` a batch of a validation. A signal's name at the end
-    is sent to the first process; without one `Killed` is raised.
+    A signal's name at the end is sent to the first process; without one `Killed` is raised.
     """
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
         self._kill(trainer, f"{trainer.current_epoch} {batch_idx}")
 
-    def on_validation_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: Any
-    ) -> None:
+    def on_validation_batch_end(self, trainer, pl_module, outputs, batch, batch_idx, *_) -> None:
         self._kill(trainer, f"{trainer.current_epoch} {batch_idx} validation")
 
     def _kill(self, trainer: Trainer, now: str) -> None:
@@ -41,7 +36,7 @@ class KillAt(Callback):
                 raise Killed
             os.kill(os.getpid(), signal.Signals[f"SIG{name}"])
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_end(self, trainer, pl_module) -> None:
         if trainer.is_global_zero:
             optimizers = [optimizer.state_dict() for optimizer in trainer.optimizers]
             end = {"weights": pl_module.state_dict(), "optimizers": optimizers, "steps": trainer.global_step}

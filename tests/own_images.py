@@ -31,6 +31,15 @@ def own_images(folder: Path, classes: int = 16, samples: int = 4) -> Path:
     return table
 
 
+def class_folders(folder: Path) -> Path:
+    """The images of `own_images`, moved into a folder for each class."""
+    for image in sorted(folder.glob("*.png")):
+        target = folder / "classes" / f"class {int(image.name.partition('_')[0]):02d}"
+        target.mkdir(parents=True, exist_ok=True)
+        image.rename(target / image.name)
+    return folder / "classes"
+
+
 def image_options(tiny: list[str], table: Path, folder: Path | None = None) -> list[str]:
     """The options of a tiny fit with the table, or the folder of folders, instead of letters."""
     start = tiny.index("--data.dataset.num_classes")

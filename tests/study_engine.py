@@ -79,12 +79,6 @@ def results(folder: Path, pattern: str = "*/*/fold*") -> list[Path]:
     return sorted(folder.glob(f"jobs/{pattern}/result.json"))
 
 
-def begun_jobs(folder: Path, row: str = "*") -> list[Path]:
-    """Jobs that have begun and have no result."""
-    found = folder.glob(f"jobs/{row}/*/fold*/config.yaml")
-    return [path.parent for path in found if not path.with_name("result.json").exists()]
-
-
 def study_process(file: Path, output: Path, *options: str) -> Forked:
     """A running study; the file's folder is the working directory, and what it prints is beside `output`."""
     words = levelfield("study", "run", file, "--output", output, *(options or ("--executor.workers", "1")))

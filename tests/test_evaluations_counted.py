@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import Callback, Trainer
-from own_images import image_options, own_images
+from lightning.pytorch import Callback
+from own_images import class_folders, image_options, own_images
+from small_fit import small_learner, small_trainer
 from tiny_fit import TINY
 
 import levelfield
@@ -17,8 +18,6 @@ from levelfield.core.ledger import LEDGER, evaluations_of
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.data.datasets import ImageFolder
 from levelfield.data.transforms import ImageTransforms
-from levelfield.losses import ContrastiveLoss
-from levelfield.models import TimmTrunk
 from levelfield.training.learner import MetricLearner
 from levelfield.use.encoder import Encoder
 
@@ -34,25 +33,12 @@ class Forgetful(MetricLearner):
         return []
 
 
-def trainer(**arguments: Any) -> Trainer:
-    off = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-    return Trainer(max_epochs=1, accelerator="cpu", **off, **arguments)
-
-
-def learner(kind: type[MetricLearner] = MetricLearner) -> MetricLearner:
-    return kind(TimmTrunk("test_resnet", weights=None), loss=ContrastiveLoss(), embedding_size=8)
-
-
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of class folders."""
     folder = tmp_path_factory.mktemp("images")
     own_images(folder)
-    for image in folder.glob("*.png"):
-        target = folder / "classes" / f"class {int(image.name.partition('_')[0]):02d}"
-        target.mkdir(parents=True, exist_ok=True)
-        image.rename(target / image.name)
-    return folder / "classes"
+    return class_folders(folder)
 
 
 @pytest.fixture(scope="module")
@@ -92,22 +78,18 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def evaluations(here: Path) -> list[dict[str, Any]]:
-    """All evaluations of the user, which are of one data set."""
+def counted(here: Path, key: str = "by") -> list[Any]:
+    """Of all evaluations of the user, which are of one data set."""
     found = [line for line in lines(here / "cache" / "evaluations") if line["event"] == "evaluated"]
     for samples in here.glob("cache/evaluations/*.txt"):
         assert len(evaluations_of(samples.read_text().split())) == len(found), "known as one data set"
-    return found
-
-
-def counted(here: Path, key: str = "by") -> list[Any]:
-    return [line[key] for line in evaluations(here)]
+    return [line[key] for line in found]
 
 
 def test_a_fit_a_validation_and_what_has_no_labels_write_none(checkpoint: Path, images: Path, here: Path, run) -> None:
     data = datamodule(images)
-    plain = trainer(default_root_dir=here)
-    plain.fit(it := learner(), data)
+    plain = small_trainer(default_root_dir=here)
+    plain.fit(it := small_learner(), data)
     plain.validate(it, data, verbose=False)
     plain.validate(it, data.val_dataloader(), verbose=False)
     for command in ("validate", "predict"):
@@ -127,12 +109,11 @@ def test_a_fit_a_validation_and_what_has_no_labels_write_none(checkpoint: Path, 
 
 def test_a_test_has_one_line_with_what_is_tested(checkpoint: Path, images: Path, here: Path) -> None:
     data = datamodule(images)
-    trainer(default_root_dir=here).test(MetricLearner.load_from_checkpoint(checkpoint), data, verbose=False)
-    [line] = evaluations(here)
+    small_trainer(default_root_dir=here).test(MetricLearner.load_from_checkpoint(checkpoint), data, verbose=False)
+    line, finished = lines(checkpoint.parent)
     assert (line["num_samples"], list(line["checkpoints"]), line["by"]) == (TEST_SAMPLES, ["best.ckpt"], "trainer.test")
-    assert [each["event"] for each in lines(checkpoint.parent)] == ["evaluated", "finished"]
-    assert lines(checkpoint.parent)[0] == line
-    trainer(default_root_dir=here).test(learner(Forgetful), data, verbose=False)
+    assert (finished["event"], counted(here, "id")) == ("finished", [line["id"]])
+    small_trainer(default_root_dir=here).test(small_learner(kind=Forgetful), data, verbose=False)
     assert (counted(here, "num_samples"), counted(here, "checkpoints")[1]) == ([TEST_SAMPLES] * 2, {})
 
 
@@ -143,11 +124,10 @@ def test_the_line_is_there_before_a_batch(images: Path, here: Path, num_workers:
     loader = data.test_dataloader()
     batches = iter(loader)
     next(batches)
-    assert len(evaluations(here)) == 1
-    assert sum(1 for _ in batches) == 3  # 32 samples by 10
-    assert len(evaluations(here)) == 1
+    assert len(counted(here)) == 1
+    assert (len([*batches]), len(counted(here))) == (3, 1), "32 samples by 10"
     list(loader)
-    assert len(evaluations(here)) == 2, "another pass is another evaluation"
+    assert len(counted(here)) == 2, "another pass is another evaluation"
 
 
 def test_the_loader_of_the_test_half_is_the_one_that_counts(images: Path, here: Path) -> None:
@@ -155,14 +135,14 @@ def test_the_loader_of_the_test_half_is_the_one_that_counts(images: Path, here: 
     for stage in ("fit", "test"):
         data.setup(stage)
     list(data.eval_dataloader(data.test_subset))
-    plain = trainer(default_root_dir=here, num_sanity_val_steps=0)
-    plain.validate(learner(), data.test_dataloader(), verbose=False)
-    plain.test(learner(), data.test_dataloader(), verbose=False)
-    plain.predict(learner(), data.test_dataloader())
+    plain = small_trainer(default_root_dir=here)
+    plain.validate(small_learner(), data.test_dataloader(), verbose=False)
+    plain.test(small_learner(), data.test_dataloader(), verbose=False)
+    plain.predict(small_learner(), data.test_dataloader())
     assert counted(here) == ["test_dataloader", "test_dataloader", "trainer.test", "test_dataloader"]
     plain.fit_loop.max_epochs = 3
-    plain.fit(learner(), data.train_dataloader(), data.test_dataloader())
-    assert len(evaluations(here)) == 4 + 3, "each epoch is chosen by the test half"
+    plain.fit(small_learner(), data.train_dataloader(), data.test_dataloader())
+    assert len(counted(here)) == 4 + 3, "each epoch is chosen by the test half"
 
 
 def test_a_copied_checkpoint_and_a_dry_run_are_evaluations(checkpoint: Path, images: Path, here: Path, run) -> None:
@@ -172,7 +152,7 @@ def test_a_copied_checkpoint_and_a_dry_run_are_evaluations(checkpoint: Path, ima
         printed = run("test", "--ckpt_path", path, "--trainer.enable_progress_bar", "false", *words)[1]
         assert f"evaluation {number} on these test classes, recorded in {path.parent / LEDGER}\n" in printed
     assert [line["event"] for line in lines(here / "elsewhere")] == ["evaluated", "finished"] * 2
-    trainer(default_root_dir=here, fast_dev_run=True).test(learner(), datamodule(images), verbose=False)
+    small_trainer(default_root_dir=here, fast_dev_run=True).test(small_learner(), datamodule(images), verbose=False)
     assert counted(here, "reason") == ["", "", "why not", ""]
     assert counted(here) == ["levelfield test"] * 3 + ["trainer.test, fast_dev_run"]
 
@@ -196,16 +176,14 @@ def test_the_set_and_the_set_less_an_image_are_one_data_set(checkpoint: Path, im
     assert counted(here, "num_samples") == [32, 64, 64, 63, 63, 32, 32, 64, 64]
 
 
-def test_validation_on_classes_that_a_checkpoint_has_not_seen_leaves_a_line(
-    checkpoint: Path, images: Path, here: Path, run
-) -> None:
+def test_validation_on_classes_that_a_checkpoint_has_not_seen_leaves_a_line(checkpoint, images, here, run):
     """With `split: all` they are its test classes."""
     whole = {"split": "all", "num_folds": 2, "fold": 1}
     words = [*image_options(list(TINY), images.parent / "table.csv", images), "--model.loss", "ContrastiveLoss"]
     words += [part for key, value in whole.items() for part in (f"--data.{key}", str(value))]
     assert run("fit", *words, "--ckpt_path", checkpoint, "--output", here / "again")[0] == 0
-    trainer(default_root_dir=here).fit(MetricLearner.load_from_checkpoint(checkpoint), datamodule(images, **whole))
-    trainer().validate(MetricLearner.load_from_checkpoint(checkpoint), datamodule(images, **whole), verbose=False)
+    for use in (small_trainer(default_root_dir=here).fit, small_trainer().validate):
+        use(MetricLearner.load_from_checkpoint(checkpoint), datamodule(images, **whole))
     assert counted(here) == ["validation of unseen classes"] * 3
     assert counted(here, "num_samples") == [32] * 3  # 8 of 16 classes, and 4 images of each
     assert all(checkpoints.keys() == {"best.ckpt"} for checkpoints in counted(here, "checkpoints"))

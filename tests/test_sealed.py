@@ -5,17 +5,15 @@ import shutil
 from pathlib import Path
 
 import pytest
-from own_images import image_options, own_images
+from own_images import class_folders, image_options, own_images
+from refused import succeeded
 
 
 def give_split_and_roles(table: Path) -> None:
     """The columns of a table whose last eight classes are its test half, the first image of each the query."""
     header, *rows = table.read_text().splitlines()
-    extended = [f"{header},split,role"]
-    for row in rows:
-        image, _, label = row.partition(",")
-        role = "query" if image.endswith("_0.png") else "gallery"
-        extended.append(f"{row},test,{role}" if label >= "class 08" else f"{row},train,")
+    ends = ["train," if row[-2:] < "08" else "test,query" if "_0.png" in row else "test,gallery" for row in rows]
+    extended = [f"{header},split,role", *(f"{row},{end}" for row, end in zip(rows, ends, strict=True))]
     table.write_text("\n".join(extended) + "\n")
 
 
@@ -45,23 +43,17 @@ def test_deleting_test_images_and_permuting_test_labels_changes_no_byte(tiny, ru
     table = own_images(data)
     if source == "table with split and roles":
         give_split_and_roles(table)
-    if source == "folder":
-        for image in sorted(data.glob("*.png")):
-            target = data / "classes" / f"class {int(image.name.partition('_')[0]):02d}"
-            target.mkdir(parents=True, exist_ok=True)
-            shutil.move(image, target)
-    folder = data / "classes" if source == "folder" else None
+    folder = class_folders(data) if source == "folder" else None
     words = [*image_options(tiny, table, folder), "--model.loss", "ArcFaceLoss"]
     if "features" in source:
         words += ["--model.freeze_trunk", "true", "--data.features", "true"]
     monkeypatch.setenv("LEVELFIELD_CACHE", str(cache))
 
     def fit_and_validate():
-        assert run("fit", *words, "--output", output, "--name", "sealed")[0] == 0
+        succeeded(run("fit", *words, "--output", output, "--name", "sealed"))
         folder = output / "fit" / "sealed" / "0"
         quiet = ("--trainer.enable_progress_bar", "false")
-        code, scores, complaint = run("validate", "--ckpt_path", folder / "best.ckpt", *quiet)
-        assert code == 0, complaint
+        scores = succeeded(run("validate", "--ckpt_path", folder / "best.ckpt", *quiet))
         files = {name: (folder / name).read_bytes() for name in ("best.ckpt", "metrics.csv", "config.yaml")}
         shutil.rmtree(output)
         shutil.rmtree(cache, ignore_errors=True)  # the next time all is computed anew

@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from levelfield.analysis.results import write_tables
 from levelfield.core.ledger import Evaluation, begin
-from levelfield.models import TimmTrunk
 from levelfield.study import run
 from levelfield.study.folder import StudyFolder
 from levelfield.study.rows import load_spec
@@ -58,15 +56,6 @@ def spec(toy_file: Path) -> StudySpec:
     return load_spec(toy_file)
 
 
-@pytest.fixture(scope="session")
-def trunk_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Weights for the tiny trunk, random but the same in each training that reads them."""
-    torch.manual_seed(3)
-    path = tmp_path_factory.mktemp("weights") / "trunk.pth"
-    torch.save(TimmTrunk("test_resnet", weights=None).model.state_dict(), path)
-    return path
-
-
 def run_study(folder: Path, spec: StudySpec, *args: Any, **kwargs: Any) -> StudyFolder:
     """A study's results and the tables made of them."""
     study = run.run_study(StudyFolder(folder, spec), *args, **kwargs)
@@ -81,19 +70,14 @@ def evaluated(folder: Path, by: str = "study toy", reason: str = "") -> str:
 
 
 def assert_same_bytes(folder: Path, finished: Path) -> None:
-    """The tables, and every result but its times and what computed it."""
+    """The tables, and every result but its times, what computed it, and the logs, which hold times."""
     for name in ("results.csv", "summary.csv"):
         assert (folder / name).read_bytes() == (finished / name).read_bytes()
-    assert results_of(folder) == results_of(finished)
-
-
-def results_of(folder: Path) -> dict[Path, dict[str, Any]]:
-    """Every result of a study but what may differ: its times, what computed it, and the logs, which hold times."""
-    found = {path.relative_to(folder): json.loads(path.read_text()) for path in folder.rglob("jobs/**/result.json")}
-    for result in found.values():
-        for key in ("seconds", "provenance", "files", "evaluation"):
-            result.pop(key, None)
-    return found
+    differs, of_both = ("seconds", "provenance", "files", "evaluation"), []
+    for each in (folder, finished):
+        found = {path.relative_to(each): json.loads(path.read_text()) for path in each.rglob("jobs/**/result.json")}
+        of_both.append({path: {k: v for k, v in one.items() if k not in differs} for path, one in found.items()})
+    assert of_both[0] == of_both[1]
 
 
 @pytest.fixture(scope="session")

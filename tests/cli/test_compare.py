@@ -15,6 +15,7 @@ from forked import Forked, levelfield
 from PIL import Image
 from pyarrow import parquet
 from refused import refused, succeeded
+from study_engine import tables
 from tiny_text import own_texts, tiny_text_model
 
 from levelfield.analysis.all_classes import on_all_classes
@@ -64,10 +65,6 @@ def command_of(line: str) -> list[str]:
     return shlex.split(line[line.index("levelfield ") :])[1:]
 
 
-def from_the_table_on(printed: str) -> str:
-    return printed[printed.index(": percent on unseen classes") :]
-
-
 @pytest.mark.parametrize(
     ("words", "key"),
     [
@@ -81,13 +78,11 @@ def from_the_table_on(printed: str) -> str:
 )
 def test_what_no_comparison_can_begin_with(words: str, key: str, run, tmp_path: Path) -> None:
     letters(tmp_path / "letters")
-    for file in ("exp.yaml", "exp1.0"):
-        (tmp_path / file).write_text("# my notes")
-    result = run("compare", "letters", "--executor.workers", "1", *words.split())
-    refused(result)
-    assert re.search(key, result[2])
-    for file in ("exp.yaml", "exp1.0"):
-        assert (tmp_path / file).read_text() == "# my notes"
+    files = [tmp_path / name for name in ("exp.yaml", "exp1.0")]
+    for file in files:
+        file.write_text("# my notes")
+    assert re.search(key, refused(run("compare", "letters", "--executor.workers", "1", *words.split())))
+    assert [file.read_text() for file in files] == ["# my notes"] * 2
 
 
 def stopped_and_continued(run, tmp_path: Path) -> tuple[list[str], str]:
@@ -124,7 +119,8 @@ def test_a_comparison_that_was_stopped_goes_on_and_scores_every_rung(run, tmp_pa
     assert {*study.results.query("stage == 'test'").method} >= {*UNTRAINED, *TRAINED, *DERIVED}
     ledger = Path("outputs/mine/ledger.jsonl").read_text().splitlines()
     assert [json.loads(line)["event"] for line in ledger].count("evaluated") == 2
-    assert from_the_table_on(succeeded(run(*words))) == from_the_table_on(printed)
+    ended, again = (text.partition(": percent on unseen classes") for text in (printed, succeeded(run(*words))))
+    assert ended[1:] == again[1:] > ("", ""), "the table and all below"
     found = json.loads(succeeded(run(*words, "--json")))
     assert found["decision"] == json.loads((study.folder / "decision.json").read_text())
     assert {row["method"] for row in found["summary"]} >= {*TRAINED}
@@ -141,8 +137,7 @@ def test_a_comparison_that_was_stopped_goes_on_and_scores_every_rung(run, tmp_pa
 def test_it_ends_in_the_bytes_of_one_that_was_left_alone_and_takes_a_loss_of_ones_own(run, tmp_path: Path) -> None:
     words, _ = stopped_and_continued(run, tmp_path)
     succeeded(run("study", "run", "outputs/mine.yaml", "--output", "outputs/whole", *FEW[2:-2]))
-    for name in ("results.csv", "summary.csv"):
-        assert (tmp_path / "outputs/mine" / name).read_bytes() == (tmp_path / "outputs/whole" / name).read_bytes()
+    assert tables(tmp_path / "outputs/mine") == tables(tmp_path / "outputs/whole")
     study = Study("outputs/mine")
     for row in ("head_ntxent", "trunk_ntxent"):
         succeeded(run(*on_all_classes(study.record(), row, study.folder)[0][1:], "--output", f"whole_{row}"))
@@ -159,9 +154,9 @@ def test_a_table_of_texts_goes_on_where_it_was(run, tmp_path: Path) -> None:
     (tmp_path / "text.yaml").write_text(yaml.safe_dump(text))
     words = ["compare", table.name, "--trunk", "text.yaml", "--data.steps_per_epoch", "1"]
     succeeded(run(*words))
-    results = (tmp_path / "outputs/compare_texts/results.csv").read_bytes()
+    before = tables(tmp_path / "outputs/compare_texts")
     succeeded(run(*words))
-    assert (tmp_path / "outputs/compare_texts/results.csv").read_bytes() == results
+    assert tables(tmp_path / "outputs/compare_texts") == before
 
 
 @pytest.mark.full
@@ -177,12 +172,21 @@ def test_of_several_trunks_the_ladder_goes_on_with_the_best_features(run, tmp_pa
 
 
 def test_the_table_of_samples_that_can_be_opened_lists_the_others_and_links(tmp_path: Path, capsys) -> None:
+    """Samples in both halves are named; those twice in a class are not."""
     folder, table = letters(tmp_path / "letters", 2, samples=2), tmp_path / "chosen.parquet"
+    whole = ImageFolder(folder)
+    assert samples.usable("letters", whole, {}, 1000, False, table) is whole
+    assert capsys.readouterr().err == ""
+    first, tested = (next((folder / name).iterdir()) for name in ("letter 00", "letter 01"))
     (folder / "letter 00/broken.png").write_bytes(b"no image")
-    (folder / "letter 00/link.png").symlink_to(next((folder / "letter 01").iterdir()))
+    (folder / "letter 00/link.png").symlink_to(tested)
+    shutil.copy(first, folder / "letter 00/again.png")
     found = samples.usable("letters", ImageFolder(folder), {}, 1000, True, table)
-    assert (found.table, len(found.read_index().keys)) == (table, 5)
-    assert "1 of 6 images are left out" in capsys.readouterr().err
+    assert (found.table, len(found.read_index().keys)) == (table, 6)
+    noted = capsys.readouterr().err
+    pair = f"letter 00/link.png (letter 00, training) = letter 01/{tested.name} (letter 01, test)"
+    assert all(each in noted for each in ("1 of 7 images are left out", "letters has 1 sample ", pair))
+    assert "again.png" not in noted
 
 
 @pytest.mark.parametrize("kind", ["image", "path", "text"])
@@ -214,36 +218,15 @@ def test_of_too_many_samples_whole_classes_are_left_out_in_both_halves_alike() -
     assert (len(classes), (classes < 500).sum(), {*counts}) == (500, 125, {3})
     assert classes.tolist() != [*range(125), *range(500, 875)], "at random"
     assert samples.sampled(index, np.arange(500), 6000).all()
-    few = samples.sampled(index, np.arange(500), 200)
-    classes, counts = np.unique(labels[few], return_counts=True)
+    classes, counts = np.unique(labels[samples.sampled(index, np.arange(500), 200)], return_counts=True)
     assert (len(classes), {*counts}) == (200, {2}), "not fewer classes, nor fewer samples of one"
-
-
-def test_samples_in_several_classes_or_both_halves_are_named_before_the_training(tmp_path: Path, capsys) -> None:
-    def noted(name: str, dataset: MetricDataset) -> list[str]:
-        assert samples.usable(name, dataset, {"split": "half"}, 1000, False, tmp_path / "unused.parquet") is dataset
-        return capsys.readouterr().err.splitlines()
-
-    folder = letters(tmp_path / "letters", classes=8)
-    assert noted("letters", ImageFolder(folder)) == []
-    first, last = (sorted((folder / f"letter 0{number}").iterdir())[0] for number in (0, 7))
-    shutil.copy(first, folder / "letter 00/again.png")
-    shutil.copy(first, folder / "letter 01/the same.png")
-    shutil.copy(last, folder / "letter 02/tested.png")
-    note, halves, classes = noted("letters", ImageFolder(folder))[:3]
-    assert "letters has 2 samples" in note
-    assert "letter 02/tested.png (letter 02, training) = letter 07/" in halves
-    assert "letter 00/" in classes
-    rows = "".join(f"text {n // 2},{n}\ntext {n},{n}\n" for n in range(9))
-    (tmp_path / "texts.csv").write_text(f"text,label\n{rows}")
-    assert "t has" in noted("t", TextTable(tmp_path / "texts.csv"))[0]
 
 
 def test_folds_are_counted_by_what_groups_keep_whole(tmp_path: Path) -> None:
     rows = [f"text {n},c{n // 4},g{n // 8} {n % 2}" for n in range(24 * 4)]  # of 24 classes in 12 pairs
     (tmp_path / "t.csv").write_text("\n".join(["text,label,group", *rows]) + "\n")
-    assert samples.blocks_of("t.csv", TextTable("t.csv"), {"keep_groups": True}) == 3
-    assert samples.blocks_of("t.csv", TextTable("t.csv"), {}) == 4
+    for folds, settings in ((3, {"keep_groups": True}), (4, {})):
+        assert samples.blocks_of("t.csv", TextTable("t.csv"), settings) == folds
 
 
 def test_with_too_few_classes_it_says_what_can_be_done(run, tmp_path: Path) -> None:
@@ -256,10 +239,9 @@ def test_with_too_few_classes_it_says_what_can_be_done(run, tmp_path: Path) -> N
 
 def test_a_comparison_of_other_data_is_refused(run, tmp_path: Path) -> None:
     ours, others = letters(tmp_path / "a/images", samples=2), letters(tmp_path / "b/images", samples=2)
-    file = tmp_path / "outputs/compare_images.yaml"
-    file.with_suffix("").mkdir(parents=True)
-    (file.with_suffix("") / "study.yaml").touch()
-    file.write_text(f"{WRITTEN}{ours.resolve()}\n")
+    Path("outputs/compare_images").mkdir(parents=True)
+    Path("outputs/compare_images/study.yaml").touch()
+    Path("outputs/compare_images.yaml").write_text(f"{WRITTEN}{ours.resolve()}\n")
     result = run("compare", str(others))
     refused(result, str(ours.resolve()), str(others.resolve()), "--output")
     assert result[1] == ""

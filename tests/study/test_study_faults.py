@@ -1,22 +1,30 @@
-"""What a study does when its disk, its files or its methods go wrong: nothing that is finished is lost."""
+"""What a study does when it is killed, or its disk, its files or its methods go wrong: nothing finished is lost."""
 
+import os
+import random
+import signal
+import time
 from pathlib import Path
 
 import pytest
 import yaml
+from forked import Forked, children
 from full_disk import full_disk
 from own_images import own_images
 from printed import numbers
-from study_engine import evaluations, tables
+from refused import refuses
+from study_engine import evaluations, results, study_process, tables
 from toy_study import run_study
 
 from levelfield.analysis.status import status_lines
 from levelfield.cli.main import main
 from levelfield.core.errors import UserError
-from levelfield.core.files import explain_write_errors
 from levelfield.core.ledger import Evaluation, begin
+from levelfield.core.processes import is_running
+from levelfield.study import seal
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job
+from levelfield.study.lock import running_process
 from levelfield.study.rows import load_spec
 from levelfield.study.spec import StudySpec
 from levelfield.training.run_folder import MetricsFile
@@ -48,10 +56,9 @@ def test_a_file_that_cannot_be_written_is_named_and_the_study_goes_on_later(
     before = {path: path.stat().st_mtime_ns for path in copy.rglob("result.json")}
     with full_disk(size):
         assert main(["study", "run", str(toy_file), "--output", str(copy), "--executor.workers", "1"]) == 2
-    error = capfd.readouterr().err.splitlines()[-1]
     named = f"the features of glyphs into {tmp_path}" if name == "features" else str(copy / name)
-    assert error.startswith("levelfield: ")
-    assert named in error
+    *_, error = capfd.readouterr().err.splitlines()
+    assert (error.startswith("levelfield: "), named in error) == (True, True), error
     assert not list(copy.rglob("*.tmp"))
     run_study(copy, load_spec(toy_file))
     assert tables(copy) == tables(finished)
@@ -60,14 +67,10 @@ def test_a_file_that_cannot_be_written_is_named_and_the_study_goes_on_later(
 
 
 def test_a_full_disk_logs_and_the_ledger_are_named_too(tmp_path: Path) -> None:
-    path = tmp_path / "results.csv"
-    with pytest.raises(UserError, match=str(path)), explain_write_errors(path):
-        Path("/dev/full").write_bytes(b"a table")
     metrics = MetricsFile(str(tmp_path), name="", version="")
     metrics.log_metrics({"loss": 0.5})
     (tmp_path / "metrics.csv").symlink_to("/dev/full")
-    with pytest.raises(UserError, match=r"metrics\.csv"):
-        metrics.save()
+    refuses(r"metrics\.csv", metrics.save)
     what = Evaluation("toy", ["ab" * 32], "a test", configuration="a long configuration" * 20)
     with full_disk(300), pytest.raises(UserError, match=r"ledger\.jsonl"):
         begin(what, tmp_path)
@@ -76,23 +79,14 @@ def test_a_full_disk_logs_and_the_ledger_are_named_too(tmp_path: Path) -> None:
     assert evaluations(tmp_path) == 1
 
 
-def test_a_damaged_study_file_or_ledger_is_refused_in_one_line(copy: Path, spec: StudySpec) -> None:
-    path, ledger = copy / "study.yaml", copy / "ledger.jsonl"
-    whole, lines = path.read_text(), ledger.read_bytes()
-    damaged = [*(whole[:cut] for cut in range(0, len(whole) - 1, 397)), "[]", "methods: 3", "\0", f"{whole}\n: {{"]
-    for text in damaged:
-        path.write_text(text)
-        with pytest.raises(UserError, match=r"study\.yaml") as refused:
-            run_study(copy, spec)
-        assert len(str(refused.value).splitlines()) == 1
-    path.write_text(whole)
+def test_a_damaged_ledger_is_refused_in_one_line(copy: Path, spec: StudySpec) -> None:
+    ledger = copy / "ledger.jsonl"
+    lines = ledger.read_bytes()
     for line in (b"{}", b'{"event": "opened"}', b"\xff", b"[]", b""):
         ledger.write_bytes(line + b"\n" + lines)
-        with pytest.raises(UserError, match=r"ledger\.jsonl, line 1"):
-            run_study(copy, spec)
+        refuses(r"ledger\.jsonl, line 1", run_study, copy, spec)
     ledger.write_bytes(lines)
     run_study(copy, spec)
-    assert StudySpec.read(path) == spec
 
 
 # Diverges at the second step where `strength` is high, and needs too much memory where it is low.
@@ -172,8 +166,7 @@ def test_data_that_changed_on_disk_are_refused_whether_jobs_are_left_or_the_test
             after = before.replace(old, new) if old else before + bytes(100)
             assert after != before
             (tmp_path / name).write_bytes(after)
-            with pytest.raises(UserError, match=r"\bdata\b"):
-                run_study(folder, own)
+            refuses(r"\bdata\b", run_study, folder, own)
             assert not (folder / "ledger.jsonl").exists()
             (tmp_path / name).write_bytes(before)
         run_study(folder, own)
@@ -185,7 +178,94 @@ def test_a_test_half_that_cannot_be_scored_is_refused_before_the_first_job(colum
     header, *rows = (tmp_path / "table.csv").read_text().splitlines()
     last = [f"{row},{columns}" if row[-2:] >= "08" else f"{row},train," for row in rows]
     (tmp_path / "table.csv").write_text("\n".join([f"{header},split,role", *last]))
-    with pytest.raises(UserError, match=key):
-        run_study(tmp_path / "study", own)
-    assert not (tmp_path / "study/jobs").exists()
-    assert not (tmp_path / "study/ledger.jsonl").exists()
+    refuses(key, run_study, tmp_path / "study", own)
+    assert not {"jobs", "ledger.jsonl"} & {path.name for path in (tmp_path / "study").iterdir()}
+
+
+# The toy study: 23 jobs and the test scores of 5 runs.
+RESULTS = 27
+
+
+def finish(file: Path, folder: Path, *options: str) -> None:
+    process = study_process(file, folder, *options)
+    printed = process.wait()
+    assert process.exit_code == 0, printed
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_kills_and_a_ctrl_c_change_no_byte(toy_file: Path, finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "killed"
+    jobs = folder / "jobs"
+
+    def stopped(moment: Path, how: signal.Signals = signal.SIGKILL) -> Forked:
+        process = study_process(toy_file, folder)
+        process.wait_for(moment.exists)
+        process.signal(how)
+        process.wait()
+        return process
+
+    # In a trial's training: its logger has begun to write.
+    stopped(jobs / "contrastive/trial1/fold1/metrics.csv")
+    assert not (jobs / "contrastive/trial1/fold1/result.json").exists()
+    assert (jobs / "contrastive/trial1/fold0/result.json").exists()
+    # While a run's job is being set up or trained.
+    process = stopped(jobs / "arcface/run0/fold0/config.yaml", signal.SIGINT)
+    assert process.exit_code == 130
+    assert len(results(folder, "*/*/*")) >= 16
+    assert f"continue with: levelfield study run {toy_file}" in process.printed().splitlines()[-1]
+    # Between a checkpoint and its result.
+    stopped(jobs / "arcface/run1/fold0/best.ckpt")
+    # While the test classes are evaluated.
+    stopped(jobs / "contrastive/run0/fold1/tested.safetensors")
+    assert evaluations(folder) == 1
+    assert not (jobs / "arcface/run1/test/result.json").exists()
+
+    finish(toy_file, folder)
+    assert evaluations(folder) == 1
+    assert tables(folder) == tables(finished)
+
+
+@pytest.mark.full
+@pytest.mark.processes
+@pytest.mark.parametrize("workers", [1, 2])
+def test_twenty_kills_change_no_byte_and_end_workers_and_loaders(toy_file, finished, tmp_path, workers):
+    draw, folder, seen = random.Random(workers), tmp_path / "killed", set[int]()
+    options = (f"--executor.workers={workers}", "--data.num_workers=1")
+    for number, moment in enumerate(sorted(draw.sample(range(RESULTS), 20))):
+        process = study_process(toy_file, folder, *options)
+        while process.exit_code is None and len(results(folder, "*/*/*")) < moment:
+            time.sleep(0.02)
+        time.sleep(draw.random() * 2)
+        below = children(process.pid)
+        process.signal(signal.SIGTERM if number % 2 else signal.SIGKILL)
+        process.wait()
+        deadline = time.monotonic() + 10
+        while any(map(is_running, below)):
+            assert time.monotonic() < deadline, "a worker or a loader outlives its study"
+            time.sleep(0.01)
+        seen |= {*below}
+    assert (running_process(folder), bool(seen)) == (None, True)
+    finish(toy_file, folder, *options)
+    assert evaluations(folder) == 1
+    assert tables(folder) == tables(finished)
+    assert not list(folder.rglob(".*.tmp"))
+
+
+@pytest.mark.processes
+def test_the_loaders_of_the_test_stage_do_not_add_up(toy_file, copy, monkeypatch):
+    """Between the scores of two methods, no loader of the first one is left."""
+    (copy / "ledger.jsonl").write_text((copy / "ledger.jsonl").read_text().splitlines(keepends=True)[0])
+    for path in (*copy.glob("jobs/*/run1/*/tested.safetensors"), *copy.glob("jobs/*/run1/test/result.json")):
+        path.unlink()
+    alive: list[int] = []
+    score = seal.score_folds
+
+    def counted(*folds):
+        alive.append(len(children(os.getpid())))
+        return score(*folds)
+
+    before = len(children(os.getpid()))
+    monkeypatch.setattr(seal, "score_folds", counted)
+    run_study(copy, load_spec(toy_file, {"data.num_workers": 2}))
+    assert alive == [before] * 2

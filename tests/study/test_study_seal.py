@@ -12,19 +12,18 @@ import pytest
 import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from pretended_gpu import pretended_gpu
+from refused import refuses
 from study_engine import PLAIN, run_file, run_study, small_study, tables
 from torch.utils.data import DataLoader, TensorDataset
 
-from levelfield.core.errors import UserError
 from levelfield.core.ledger import LEDGER
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.losses import ContrastiveLoss
 from levelfield.models import LoRA, TimmTrunk
 from levelfield.study.folder import ARCHIVED, StudyFolder, scores_hash
-from levelfield.study.jobs import EMBEDDINGS_FILE, Job, folds_of
+from levelfield.study.jobs import Job, folds_of
 from levelfield.study.seal import _embed, _unit, score_run
 from levelfield.study.spec import StudySpec
-from levelfield.study.test_scores import EmbeddedTest, score_folds
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
 
@@ -37,53 +36,41 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 def test_the_line_is_written_before_a_test_half_is_set_up(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEVELFIELD_CACHE", str(here / "cache"))
     places = (here / "out" / LEDGER, here / "cache" / "evaluations" / LEDGER)
-    seen: set[tuple[str, int, int]] = set()
+    seen: dict[str, set[tuple[int, ...]]] = {"fit": set(), "validate": set(), "test": set()}
     setup = MetricDataModule.setup
 
     def watched(self: MetricDataModule, stage: str) -> None:
-        seen.add((stage, *(file.exists() and file.read_text().count('"evaluated"') for file in places)))
+        seen[stage].add(tuple(file.exists() and file.read_text().count('"evaluated"') for file in places))
         setup(self, stage)
 
     monkeypatch.setattr(MetricDataModule, "setup", watched)
     study = run_file(small_study(here, text=PLAIN), here / "out")
-    assert {each for each in seen if each[0] != "test"} <= {("fit", 0, 0), ("validate", 0, 0), ("validate", 1, 1)}
-    assert {each for each in seen if each[0] == "test"} == {("test", 1, 1)}
+    assert (seen["fit"], seen["validate"] <= {(0, 0), (1, 1)}, seen["test"]) == ({(0, 0)}, True, {(1, 1)})
     evaluated, finished = lines(study.folder)
-    files = {row: str(study.test_file(row, 0).relative_to(study.folder)) for row in study.spec.rows}
-    assert finished["scores"] == {file: scores_hash(study.tests()[row, 0]) for row, file in files.items()}
+    scores = {study.test_file(row, 0): scores_hash(study.tests()[row, 0]) for row in study.spec.rows}
+    assert finished["scores"] == {str(file.relative_to(study.folder)): each for file, each in scores.items()}
     assert evaluated["num_samples"] == 16 * 16  # half of 32 letters, in 16 typefaces
-    expected = {str(job.path) for row in study.spec.rows for job in folds_of(study.spec, row, 0)}
-    assert set(evaluated["checkpoints"]) == expected
-    with pytest.raises(UserError, match=str(study.folder)):
-        score_run(**arguments_of(study, "contrastive") | {"evaluation": "another"})
+    jobs = (job for row in study.spec.rows for job in folds_of(study.spec, row, 0))
+    assert {*evaluated["checkpoints"]} == {str(job.path) for job in jobs}
+    refuses(str(study.folder), score_run, **(arguments_of(study, "contrastive") | {"evaluation": "another"}))
 
 
 @pytest.mark.slow
 def test_lost_scores_are_another_evaluation_and_so_is_a_reason(archived, here: Path) -> None:
     file, folder = small_study(here, text=PLAIN), Path(shutil.copytree(archived[0], here / "out"))
-    study = StudyFolder.begun(folder)
     before = tables(folder)
-    score = study.test_file("contrastive", 0)
-    score.unlink()
-    run_file(file, folder)
-    assert tables(folder) == before
-    assert [line["event"] for line in lines(folder)] == ["evaluated", "finished"] * 2
-    run_file(file, folder, reopen_test="two images were restored")
-    run_file(file, folder, reopen_test="two images were restored")  # a resumed command
-    assert [line["event"] for line in lines(folder)] == ["evaluated", "finished"] * 3
-    assert lines(folder)[4]["reason"] == "two images were restored"
-    assert tables(folder) == before  # the count is in no table
-    content = (folder / LEDGER).read_bytes()
+    StudyFolder.begun(folder).test_file("contrastive", 0).unlink()
+    for evaluations, reason in ((2, ""), (3, "two images were restored"), (3, "two images were restored")):
+        run_file(file, folder, reopen_test=reason or None)  # the last one is a resumed command
+        assert [line["event"] for line in lines(folder)] == ["evaluated", "finished"] * evaluations
+        assert tables(folder) == before, "the count is in no table"
+    assert lines(folder)[4]["reason"] == reason
     (folder / LEDGER).write_bytes(b"")
-    with pytest.raises(UserError, match=r"ledger\.jsonl"):
-        run_file(file, folder)
-    (folder / LEDGER).write_bytes(content)
+    refuses(r"ledger\.jsonl", run_file, file, folder)
 
 
-def change(file: Path, **content: Any) -> dict[str, Any]:
-    result = json.loads(file.read_text()) | content
-    file.write_text(json.dumps(result))
-    return result
+def change(file: Path, **content: Any) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | content))
 
 
 def arguments_of(study: StudyFolder, row: str) -> dict[str, Any]:
@@ -103,8 +90,7 @@ def test_a_method_without_scores_keeps_the_test_classes_closed(stage: str, copy:
     if stage == "trial":
         for path in copy.glob("jobs/arcface/run*/fold*/result.json"):
             path.unlink()
-    with pytest.raises(UserError, match=r"arcface.*--stop-here"):
-        run_study(copy, spec)
+    refuses(r"arcface.*--stop-here", run_study, copy, spec)
     assert not (copy / LEDGER).exists()
 
 
@@ -112,38 +98,25 @@ def test_a_run_is_scored_again_to_the_same_numbers_unless_its_files_have_changed
     study = StudyFolder(copy, spec)
     before, arguments = study.tests()["contrastive", 0], arguments_of(study, "contrastive")
     found = score_run(**arguments)
-    parts = ("separated", "concatenated", "data")
-    assert {key: found[key] for key in parts} == {key: before[key] for key in parts}
-    with pytest.raises(UserError, match="test samples"):
-        score_run(**arguments | {"samples": "of others"})
+    assert all(found[key] == before[key] for key in ("separated", "concatenated", "data"))
+    refuses("test samples", score_run, **(arguments | {"samples": "of others"}))
     checkpoint = study.checkpoint(Job("contrastive", "run", 0, 1))
     checkpoint.write_bytes(checkpoint.read_bytes() + b"0")
-    with pytest.raises(UserError, match=r"contrastive/run0/fold1/best\.ckpt"):
-        score_run(**arguments)
+    refuses(r"contrastive/run0/fold1/best\.ckpt", score_run, **arguments)
 
 
 @pytest.mark.filterwarnings("ignore:'pin_memory'")  # no GPU is here
-def test_a_run_is_scored_on_the_device_of_its_training(
-    copy: Path, spec: StudySpec, ranked_on: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_scored_on_the_device_of_its_training(copy, spec, ranked_on, monkeypatch):
     """k-means gets the numbers of the CPU."""
-    study = StudyFolder(copy, spec)
-    arguments = arguments_of(study, "contrastive")
+    arguments = arguments_of(StudyFolder(copy, spec), "contrastive")
     arguments |= {"study": StudyFolder(copy, replace(spec, metrics=["nmi", "map"]))}
-    stored = [
-        EmbeddedTest.load(
-            path.with_name(EMBEDDINGS_FILE), {"checkpoint": content, "evaluation": arguments["evaluation"]}
-        )
-        for path, content in arguments["checkpoints"]
-    ]
-    expected = score_folds(stored, "cosine", ["nmi", "map"])
+    expected = score_run(**arguments)
     monkeypatch.setattr(SingleDeviceStrategy, "root_device", torch.device("cuda", 0))
     with pretended_gpu():
         found = score_run(**arguments)
     assert ranked_on == ["cpu"] * 3 + ["cuda"] * 3, "two folds and the concatenated embeddings"
-    for scores, there in zip(expected["separated"], found["separated"], strict=True):
+    for scores, there in zip(*([*each["separated"], each["concatenated"]] for each in (expected, found)), strict=True):
         assert there == pytest.approx(scores, abs=1e-6)
-    assert found["concatenated"] == pytest.approx(expected["concatenated"], abs=1e-6)
 
 
 @pytest.mark.slow
@@ -161,18 +134,15 @@ def test_scores_that_are_kept_are_of_the_samples_that_are_here(copy: Path, spec:
         assert ("was" in test) == (each[0] == "contrastive"), "the other rows have embeddings"
     change(file := files["contrastive", 0], data={"fingerprint": "of others"})
     for _ in range(2):
-        with pytest.raises(UserError, match=f"{file}.*--output"):
-            run_study(copy, spec, reopen_test="once more")
+        refuses(f"{file}.*--output", run_study, copy, spec, reopen_test="once more")
         assert len(lines(copy)) == 4, "no line for what cannot be scored"
         file.unlink(missing_ok=True)
 
 
 def test_all_runs_of_an_evaluation_are_of_the_same_samples(copy: Path, spec: StudySpec) -> None:
     change(StudyFolder(copy, spec).test_file("contrastive", 0), data={"fingerprint": "of others"})
-    ledger_file = copy / LEDGER
-    ledger_file.write_text(ledger_file.read_text().splitlines(keepends=True)[0])  # stopped after the last scores
-    with pytest.raises(UserError, match="--reopen-test"):
-        run_study(copy, spec)
+    (copy / LEDGER).write_text((copy / LEDGER).read_text().splitlines(keepends=True)[0])  # stopped before its end
+    refuses("--reopen-test", run_study, copy, spec)
     assert len(lines(copy)) == 1, "it has not finished"
 
 

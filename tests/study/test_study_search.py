@@ -1,24 +1,33 @@
-"""The search: spaces, suggestions that are a function of the ended trials, advice."""
+"""The search: spaces, and suggestions, settings and an order of jobs that are functions of the results alone."""
 
 import math
 import random
 import re
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import optuna
 import pytest
 import torch
 import yaml
+from refused import refuses
 from small_fit import small_config
 
 from levelfield.core.configuration import find_configuration, read_yaml
-from levelfield.core.errors import UserError
-from levelfield.study.jobs import Job, job_config
+from levelfield.core.files import write_json
+from levelfield.report.facts import selected
+from levelfield.study.folder import StudyFolder
+from levelfield.study.jobs import RESULT, Job, job_config, job_seed, study_jobs
+from levelfield.study.progress import seconds_left
 from levelfield.study.rows import load_spec
-from levelfield.study.search_space import Axis, configured, read_space
-from levelfield.study.spec import StudySpec
+from levelfield.study.search_space import SAMPLERS, Axis, configured, read_space
+from levelfield.study.spec import SearchSettings, StudySpec
+from levelfield.study.state import setting
 from levelfield.study.suggest import Trial, at_bound, best_trial, suggest
 from levelfield.training.build import Training
 
@@ -38,25 +47,16 @@ MIXED = read_space(CONTENT, "s.yaml")
 RATES = ("model.trunk_lr", "model.embedder_lr", "model.loss_lr")
 
 
-def score(parameters: dict[str, float]) -> float:
-    """Best (0) at a rate of 1e-3, a margin of 30 and 100 bins."""
-    rate, margin, bins = parameters.values()
-    return -(((math.log10(rate) + 3) / 6) ** 2 + ((margin - 30) / 90) ** 2 + ((bins - 100) / 248) ** 2)
-
-
-def trials(count: int, sampler: str = "gp") -> list[Trial]:
-    """A search of which trials 3 and 6 fail."""
-    ended: list[Trial] = []
-    for number in range(count):
-        parameters = suggest(SPACE, ended, number, 0, "arcface", sampler)
-        value = None if number in (3, 6) else score(parameters)
-        ended.append(Trial(number, parameters, value, "loss is not finite" if value is None else None))
-    return ended
-
-
 @pytest.fixture(scope="module")
 def eight() -> list[Trial]:
-    return trials(8)
+    """A search of which trials 3 and 6 fail; a rate of 1e-3, a margin of 30 and 100 bins are best."""
+    ended: list[Trial] = []
+    for number in range(8):
+        tried = suggest(SPACE, ended, number, 0, "arcface")
+        rate, margin, bins = tried.values()
+        value = -(((math.log10(rate) + 3) / 6) ** 2 + ((margin - 30) / 90) ** 2 + ((bins - 100) / 248) ** 2)
+        ended.append(Trial(number, tried, None if number in (3, 6) else value))
+    return ended
 
 
 def test_the_first_five_are_sobol_points_in_each_range_s_scale() -> None:
@@ -74,7 +74,7 @@ def test_the_first_five_are_sobol_points_in_each_range_s_scale() -> None:
     assert suggest(SPACE, failed, 6, 0, "arcface") == suggest(SPACE, [], 6, 0, "arcface")
 
 
-@pytest.mark.parametrize("sampler", ["gp", "tpe", "random"])
+@pytest.mark.parametrize("sampler", SAMPLERS)
 def test_the_first_trial_is_the_method_s_own_setting_where_it_lies_in_the_space(sampler: str) -> None:
     scale, margin, rate = (Axis(1, 100, "log"), Axis(0, 1), Axis(0.1, 1))
     batches = read_space({"data.batch_size": CONTENT["data.batch_size"]}, "s.yaml")
@@ -89,26 +89,26 @@ def test_the_first_trial_is_the_method_s_own_setting_where_it_lies_in_the_space(
     assert suggest(space, [], 1, 0, "arcface", sampler, own) == suggest(space, [], 1, 0, "arcface", sampler)
 
 
-@pytest.mark.parametrize("sampler", ["gp", "tpe", "random"])
-def test_a_suggestion_is_a_function_of_its_arguments(sampler: str, eight: list[Trial]) -> None:
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_suggestion_is_a_function_of_its_arguments_and_changes_nothing_global(sampler, eight, capfd):
+    def state() -> list[object]:
+        drawn = torch.get_rng_state().tolist(), random.getstate(), str(np.random.get_state())
+        return [*drawn, torch.get_num_threads(), torch.get_default_dtype(), optuna.logging.get_verbosity()]
+
     first = suggest(SPACE, eight, 8, 0, "arcface", sampler)
     shuffled = random.Random(0).sample(eight, len(eight))
-    assert suggest(dict(reversed(SPACE.items())), shuffled, 8, 0, "arcface", sampler) == first
-    assert list(first) == list(SPACE)
-    assert [type(value) for value in first.values()] == [float, float, int]
+    for threads in (3, 1):
+        torch.set_num_threads(threads)
+        torch.manual_seed(threads)
+        before = state()
+        assert suggest(dict(reversed(SPACE.items())), shuffled, 8, 0, "arcface", sampler) == first
+        assert state() == before
+    assert capfd.readouterr() == ("", "")
+    assert [(key, type(value)) for key, value in first.items()] == [*zip(SPACE, (float, float, int), strict=True)]
     assert all(SPACE[key].low <= value <= SPACE[key].high for key, value in first.items())
     assert suggest(SPACE, eight, 8, 0, "arcface@2", sampler) != first
-
-
-def test_the_trials_of_a_batch_are_apart(eight: list[Trial]) -> None:
-    first, second = (suggest(SPACE, eight, number, 0, "arcface") for number in (8, 9))
+    second = suggest(SPACE, eight, 9, 0, "arcface", sampler)  # of the same batch
     assert max(abs(place.position(first[key]) - place.position(second[key])) for key, place in SPACE.items()) > 0.02
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("sampler", "reached"), [("gp", -0.01), ("tpe", -0.05)])
-def test_the_search_finds_the_maximum_despite_failures(sampler: str, reached: float) -> None:
-    assert best_trial(trials(20, sampler)).value > reached
 
 
 def test_failures_keep_the_search_away() -> None:
@@ -122,8 +122,7 @@ def test_failures_keep_the_search_away() -> None:
 
 
 def test_the_best_trial_is_the_first_of_equals() -> None:
-    assert best_trial([]) is None
-    assert best_trial([Trial(0, {}, None, "out of memory")]) is None
+    assert best_trial([]) is best_trial([Trial(0, {}, None, "out of memory")]) is None
     found = best_trial([Trial(2, {}, 0.5), Trial(1, {}, 0.5), Trial(0, {}, 0.4), Trial(3, {}, None)])
     assert found == Trial(1, {}, 0.5)
 
@@ -151,25 +150,7 @@ WRONG = """
 @pytest.mark.parametrize("line", WRONG.strip().splitlines())
 def test_a_wrong_space_names_file_key_and_remedy(line: str) -> None:
     content, key = line.split(" | ")
-    with pytest.raises(UserError, match=re.escape(key)) as error:
-        read_space(yaml.safe_load(content), "s.yaml")
-    assert "\n" not in str(error.value)
-
-
-def test_threads_and_draws_of_others_change_no_suggestion_and_a_suggestion_nothing_global(eight, capfd) -> None:
-    def state() -> list[object]:
-        drawn = torch.get_rng_state().tolist(), random.getstate(), str(np.random.get_state())
-        return [*drawn, torch.get_num_threads(), torch.get_default_dtype(), optuna.logging.get_verbosity()]
-
-    suggested = []
-    for threads in (3, 1):
-        torch.set_num_threads(threads)
-        torch.manual_seed(threads)
-        before = state()
-        suggested.append([suggest(SPACE, eight, 8, 0, "arcface", sampler) for sampler in ("gp", "tpe", "random")])
-        assert state() == before
-    assert suggested[0] == suggested[1]
-    assert capfd.readouterr() == ("", "")
+    refuses(re.escape(key), read_space, yaml.safe_load(content), "s.yaml")
 
 
 def test_a_value_near_a_bound_is_told() -> None:
@@ -182,7 +163,7 @@ def test_a_value_near_a_bound_is_told() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampler", ["gp", "tpe", "random"])
+@pytest.mark.parametrize("sampler", SAMPLERS)
 def test_what_goes_together_is_tried_together(sampler: str) -> None:
     """Batches of 64 with SGD are best, whatever the rate, and trial 2 fails: the samplers choose them more often."""
     ended: list[Trial] = []
@@ -191,8 +172,7 @@ def test_what_goes_together_is_tried_together(sampler: str) -> None:
         assert list(tried) == [*RATES, "data.batch_size", "data.samples_per_class", "model.optimizer"]
         assert len({tried[rate] for rate in RATES}) == 1
         assert 1e-5 <= tried["model.trunk_lr"] <= 1e-3
-        assert tried["data.batch_size"] == 16 * tried["data.samples_per_class"]
-        assert tried["data.batch_size"] in (32, 64, 128)
+        assert tried["data.batch_size"] == 16 * tried["data.samples_per_class"] in (32, 64, 128)
         assert tried["model.optimizer"] in ("torch.optim.Adam", SGD)
         assert at_bound(MIXED, {**tried, "model.trunk_lr": 1e-4}) == [], "a choice has no bound"
         value = (tried["data.batch_size"] == 64) + 0.5 * (tried["model.optimizer"] == SGD)
@@ -213,10 +193,11 @@ def test_choices_are_equally_likely() -> None:
 
 def test_a_job_has_what_was_suggested(tmp_path: Path) -> None:
     method = {"model": {"loss": "ArcFaceLoss", "optimizer": {"class_path": "torch.optim.Adam"}}, "search": CONTENT}
-    (tmp_path / "s.yaml").write_text(yaml.safe_dump({"base": [small_config()], "methods": {"arcface": method}}))
-    spec = load_spec(tmp_path / "s.yaml", {"search.trials": 3})
-    (tmp_path / "study.yaml").write_text(spec.to_yaml())
-    assert StudySpec.read(tmp_path / "study.yaml").row_hashes == spec.row_hashes
+    file = tmp_path / "s.yaml"
+    file.write_text(yaml.safe_dump({"base": [small_config()], "methods": {"arcface": method}}))
+    spec = load_spec(file, {"search.trials": 3})
+    file.write_text(spec.to_yaml())
+    assert StudySpec.read(file).row_hashes == spec.row_hashes
     points = (suggest(spec.space("arcface"), [], number, 0, "a") for number in range(4))
     tried = next(point for point in points if point["model.optimizer"] == SGD)
     training = Training(job_config(spec, Job("arcface", "trial", 0, 0), tried), tmp_path / "job").build()
@@ -234,3 +215,119 @@ def test_the_spaces_of_vasilev_and_dyakonov(name: str) -> None:
     assert (rate.low, rate.high, {*rate.keys("model.trunk_lr")}) == (1e-5, 1e-3, {*RATES})
     assert [option["data.batch_size"] for option in batch.options] == [32, 64, 128]
     assert len({each["data.batch_size"] / each["data.samples_per_class"] for each in batch.options}) == 1
+
+
+# The order of the jobs and their settings.
+
+MARGIN = {"model.loss.init_args.margin": {"low": 0.0, "high": 1.0}}
+
+
+def study(**search: Any) -> StudySpec:
+    config = {"model": {"loss": {"class_path": "TripletMarginLoss"}}, "data": {"dataset": "Glyphs"}, "trainer": {}}
+    counts = {"folds": 2, "runs": 2, "seed": 5, "threads": 1, "search": SearchSettings(**{"trials": 4, **search})}
+    methods = {"a": config, "b": config, "plain": config}
+    return StudySpec(name="toy", methods=methods, spaces={"a": MARGIN, "b": MARGIN}, **counts)
+
+
+def parameters(record: StudyFolder, job: Job) -> dict[str, Any]:
+    """What the search gives a job that is ready."""
+    known = record.state.parameters(job)
+    return setting(record.spec, job, record.state.trials_before(job)) if known is None else known
+
+
+def finish(record: StudyFolder, job: Job, score: float | None) -> None:
+    result = asdict(job) | {"configuration": record.spec.row_hashes[job.method], "seconds": 1.0}
+    result |= {"parameters": parameters(record, job), "seed": job_seed(record.spec, job)}
+    if score is None:
+        result["failure"] = "the loss is nan at step 3"
+    else:
+        (record.folder / job.path).mkdir(parents=True, exist_ok=True)
+        record.checkpoint(job).touch()
+        result |= {"checkpoint": "", "validation": {"map_at_r": score}}
+    write_json(record.folder / job.path / RESULT, result)
+    record.state.add(job, result)
+
+
+def finish_all(record: StudyFolder, score: Any) -> None:
+    while (job := next(record.state.ready(), None)) is not None:
+        finish(record, job, score(job))
+
+
+def test_trials_come_one_after_the_other_and_runs_after_all_of_them(tmp_path: Path) -> None:
+    record = StudyFolder(tmp_path, study())
+    state = record.state
+    for fold in range(2):
+        finish(record, Job("pretrained", "run", 0, fold), 0.1)
+    ready = list(state.ready())
+    assert {job.number for job in ready if job.stage == "trial"} == {0}, "the next trial waits for both folds"
+    assert {job.method for job in ready if job.stage == "run"} == {"plain"}, "without a space nothing is awaited"
+    for fold in range(2):
+        assert Job("a", "trial", 1, 0) not in list(state.ready())
+        finish(record, Job("a", "trial", 0, fold), 0.2)
+    assert {job.method for job in state.ready() if job.number == 1 and job.stage == "trial"} == {"a"}
+    finish_all(record, lambda job: 0.5)
+    assert state.to_do == []
+    batch = StudyFolder(tmp_path / "batch", study(batch=2)).state.ready()
+    assert {job.number for job in batch if job.stage == "trial"} == {0, 1}
+
+
+def test_any_order_of_the_work_ends_in_the_settings_that_follow_from_earlier_trials_alone(tmp_path: Path) -> None:
+    spec, draw = study(trials=7), random.Random(0)
+
+    def score(job: Job, record: StudyFolder) -> float:
+        return (0.1 + parameters(record, job).get("model.loss.init_args.margin", 0.5)) / (2 + job.fold)
+
+    straight = StudyFolder(tmp_path / "straight", spec)
+    finish_all(straight, lambda job: score(job, straight))
+    shuffled = StudyFolder(tmp_path / "shuffled", spec)
+    while ready := list(shuffled.state.ready()):
+        job = draw.choice(ready)
+        finish(shuffled, job, score(job, shuffled))
+        shuffled = StudyFolder(tmp_path / "shuffled", spec)
+    for file in (job.path / RESULT for job in study_jobs(spec)):
+        assert (tmp_path / "straight" / file).read_bytes() == (tmp_path / "shuffled" / file).read_bytes()
+    trials = shuffled.state.trials("a")
+    assert len(trials) == 7
+    for trial in trials:
+        asked = suggest(spec.space("a"), trials[: trial.number], trial.number, 5, "a")
+        assert asked == trial.parameters == straight.state.parameters(Job("a", "trial", trial.number, 1))
+    best = max(trials, key=lambda trial: trial.value or 0)
+    assert shuffled.state.parameters(Job("a", "run", 1, 0)) == best.parameters
+    assert (selected(straight)["a"][0], selected(straight)["plain"]) == (best, (None, []))
+
+
+def test_failures_are_recorded_and_what_has_not_failed_is_searched_and_tested(tmp_path: Path) -> None:
+    def finished(fails: Callable[[Job], bool], **changes: Any) -> StudyFolder:
+        record = StudyFolder(tmp_path / str(len(list(tmp_path.iterdir()))), replace(study(), **changes))
+        finish_all(record, lambda job: None if fails(job) else 0.1 + 0.01 * job.number)
+        return record
+
+    trial = finished(lambda job: job == Job("a", "trial", 1, 1))
+    assert [each.value is None for each in trial.state.trials("a")] == [False, True, False, False]
+    best, failures = selected(trial)["a"]
+    assert (best.number, len(failures)) == (3, 1)
+    assert "trial 1 fold 1" in failures[0]
+    assert len(trial.state.tested_runs()) == 1 + 3 * 2
+    failing = finished(lambda job: job == Job("a", "run", 1, 1)).state
+    assert {("a", 0), ("a", 1)} & {*failing.tested_runs()} == {("a", 0)}
+    assert list(failing.failures("run")) == [Job("a", "run", 1, 1)]
+    methods, derived = study().methods | {"of_b": study().methods["b"]}, {"of_b": {"of": "b", "pca": 2}}
+    state = finished(lambda job: job.method == "b", methods=methods, derived=derived).state
+    assert (state.without_setting(), state.to_do) == (["b", "of_b"], [])
+    assert state.tested_runs() == [("pretrained", 0), ("a", 0), ("a", 1), ("plain", 0), ("plain", 1)]
+
+
+def test_each_job_left_takes_its_methods_mean() -> None:
+    slow, fast = ([Job(name, "run", run, 0) for run in range(3)] for name in ("slow", "fast"))
+    spec = SimpleNamespace(trains=lambda row: row not in ("pretrained", "averaged"))
+
+    def left(to_do: list[Job], done: dict[Job, float], workers: int = 1) -> float | None:
+        results = {job: {"seconds": seconds} for job, seconds in done.items()}
+        return seconds_left(SimpleNamespace(spec=spec, to_do=to_do, results=results), workers)  # type: ignore[arg-type]
+
+    assert left(slow, {}) is left(slow, {Job("pretrained", "run", 0, 0): 1.0}) is None
+    done = {slow[0]: 30.0, slow[1]: 50.0, fast[0]: 10.0}
+    assert left([slow[2], fast[1], fast[2]], done) == 40 + 10 + 10
+    assert left([Job("new", "run", 0, 0)], done) == 30
+    assert left(slow[1:], {slow[0]: 30.0}, workers=2) == 30
+    assert left([slow[1], Job("averaged", "run", 0, 0)], {slow[0]: 600.0}) == 600, "a derived row trains nothing"

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from study_engine import PLAIN, SMALL, begun_jobs, results, run_file, scores, small_study, study_process, tables
+from refused import refuses
+from study_engine import PLAIN, SMALL, results, run_file, scores, small_study, study_process, tables
 from toy_study import run_study as run_to_tables
 
 from levelfield.core.errors import OutOfMemory, UserError
@@ -21,29 +22,21 @@ from levelfield.study.rows import load_spec
 from levelfield.study.run import run_study
 from levelfield.study.workers import Here, Scheduler, Slots, Unit
 
-OTHERS = ["jobs/contrastive/run0/fold0", "jobs/contrastive/run0/fold1"]
 # The look before the first job calls a loss on noise, which no module has made.
 IN_TRAINING = "if not embeddings.is_leaf:\n    "
-
-
-def trained(folder: Path) -> list[str]:
-    return [str(path.parent.relative_to(folder)) for path in results(folder) if "pretrained" not in str(path)]
 
 
 class Died(BaseException):
     """Stands for the end of a process."""
 
 
-class Processes(Slots):
+class Processes(Here):
     """Two slots whose processes this one plays. One that has died or lost its GPU is dropped before its next unit."""
 
     number = 2
 
     def __init__(self) -> None:
         self.broken: set[int] = set()
-
-    def ready(self, slot: int) -> bool:
-        return True
 
     def submit(self, slot: int, function: Callable[..., Any], *arguments: Any) -> Future:
         assert slot not in self.broken
@@ -58,23 +51,6 @@ class Processes(Slots):
 
     def drop(self, slot: int) -> None:
         self.broken.remove(slot)
-
-    def stop(self) -> None:
-        self.broken.clear()
-
-
-class Listed:
-    """Units of one function that are ready from the start."""
-
-    def __init__(self, *names: str) -> None:
-        self.units = {name: Unit(name, name, answer, (name,)) for name in names}
-        self.done: list[str] = []
-
-    def ready(self):
-        return [unit for unit in self.units.values() if unit.name not in self.done]
-
-    def add(self, unit: Unit, value: str) -> None:
-        self.done.append(unit.name)
 
 
 ENDS = {
@@ -94,20 +70,16 @@ def answer(name: str, tried: int) -> str:
     return name
 
 
-def done_by(slots: Slots, *names: str) -> tuple[list[str], dict[str, str], list[str]]:
-    """The units that are done, the reasons of those that are not, and what is printed."""
-    lines: list[str] = []
-    work = Listed(*names)
-    scheduler = Scheduler(work.ready, work.add, slots, lines.append)
-    try:
-        scheduler.run()
-    except UserError:
-        if not scheduler.given_up:
-            raise
-    finally:
-        slots.stop()
-    reasons = {name: why.removeprefix(f"{name}: ") for name, why in scheduler.given_up.items()}
-    return sorted(work.done), reasons, lines
+class Listed:
+    """Units of one function that are ready from the start, and what a scheduler of them prints."""
+
+    def __init__(self, slots: Slots, *names: str, debug: bool = False) -> None:
+        self.left = {name: Unit(name, name, answer, (name,)) for name in names}
+        self.lines: list[str] = []
+        self.scheduler = Scheduler(lambda: [*self.left.values()], self.add, slots, self.lines.append, debug)
+
+    def add(self, unit: Unit, value: str) -> None:
+        assert self.left.pop(unit.name).name == value
 
 
 @pytest.mark.parametrize(
@@ -122,40 +94,38 @@ def done_by(slots: Slots, *names: str) -> tuple[list[str], dict[str, str], list[
         ("breaks", 0, 0, "RuntimeError: CUDA error"),
     ],
 )
-def test_a_process_that_dies_or_breaks_is_replaced_and_no_other_unit_is_blamed(
-    name: str, tried_again: int, alone: int, reason: str | None
-) -> None:
-    others = ["first", "second", "third"]
-    done, reasons, lines = done_by(Processes(), others[0], name, *others[1:])
-    assert done == sorted([*others, *([] if reason else [name])])
-    again = [line for line in lines if line.startswith(f"{name}: ") and "will be tried again" in line]
-    assert (len(again), sum("when nothing else runs" in line for line in again)) == (tried_again, alone)
-    assert [*reasons] == ([name] if reason else [])
+def test_a_process_that_dies_or_breaks_is_replaced_and_no_other_unit_is_blamed(name, tried_again, alone, reason):
+    work = Listed(Processes(), "first", name, "second", "third")
     if reason:
-        assert re.match(reason, reasons[name])
+        refuses(reason, work.scheduler.run)
+        assert re.match(f"{name}: {reason}", work.scheduler.given_up.pop(name))
+    else:
+        work.scheduler.run()
+    assert ([*work.left], work.scheduler.given_up) == ([name] if reason else [], {}), "no other unit is left"
+    again = [line for line in work.lines if line.startswith(f"{name}: ") and "will be tried again" in line]
+    assert (len(again), sum("when nothing else runs" in line for line in again)) == (tried_again, alone)
 
 
 def test_a_mistake_ends_at_once() -> None:
-    with pytest.raises(UserError, match=r"data.csv row 3"):
-        done_by(Here(), "mistaken", "first")
+    work = Listed(Here(), "mistaken", "first")
+    refuses(r"data.csv row 3", work.scheduler.run)
+    assert [*work.left] == ["mistaken", "first"]
 
 
 def test_debug_shows_where_your_code_failed() -> None:
     for debug in (False, True):
-        lines, work = list[str](), Listed("wrong")
-        with pytest.raises(UserError, match="wrong: ZeroDivisionError"):
-            Scheduler(work.ready, work.add, Here(), lines.append, debug).run()
-        assert ("Traceback" in lines[0]) == ("raise ENDS" in lines[0]) == debug
+        work = Listed(Here(), "wrong", debug=debug)
+        refuses("wrong: ZeroDivisionError", work.scheduler.run)
+        assert ("Traceback" in work.lines[0]) == ("raise ENDS" in work.lines[0]) == debug
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("before", "named", "done"), [("", "mine, ", []), (IN_TRAINING, "mine run 0 fold 0", OTHERS)])
-def test_a_loss_that_raises_is_named(here: Path, before: str, named: str, done: list[str]) -> None:
+@pytest.mark.parametrize(("before", "named", "done"), [("", "mine, ", 0), (IN_TRAINING, "mine run 0 fold 0", 2)])
+def test_a_loss_that_raises_is_named(here: Path, before: str, named: str, done: int) -> None:
     """Before anything is computed if it cannot take noise, else after the others."""
-    with pytest.raises(UserError, match=rf"{named}.*KeyError: 'mine'") as refused:
-        run_file(small_study(here, f"{before}raise KeyError('mine')"), here / "out")
-    assert len(str(refused.value).splitlines()) == 1
-    assert trained(here / "out") == done
+    file = small_study(here, f"{before}raise KeyError('mine')")
+    refuses(rf"{named}.*KeyError: 'mine'", run_file, file, here / "out")
+    assert (len(results(here / "out", "contrastive/*/fold*")), results(here / "out", "mine/*/fold*")) == (done, [])
 
 
 @pytest.mark.slow
@@ -188,11 +158,10 @@ def test_two_workers_end_with_the_bytes_of_one_though_one_prints_and_dies(here, 
 def test_a_second_process_is_refused_and_the_first_goes_on(here: Path) -> None:
     file, folder = small_study(here, IN_TRAINING + "import time; time.sleep(2)"), here / "out"
     process = study_process(file, folder)
-    process.wait_for(lambda: begun_jobs(folder, "mine"))
+    process.wait_for((folder / "jobs/mine/run0/fold0/config.yaml").exists)
     study = StudyFolder(folder, load_spec(file))
     assert running_process(folder)["process"] == process.pid
-    with pytest.raises(UserError, match=rf"{folder}.*{process.pid}"):
-        run_study(study)
+    refuses(rf"{folder}.*{process.pid}", run_study, study)
     printed = process.wait()
     assert process.exit_code == 0, printed
     assert running_process(folder) is None
@@ -200,13 +169,12 @@ def test_a_second_process_is_refused_and_the_first_goes_on(here: Path) -> None:
 
 def test_a_launcher_that_starts_several_processes_is_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UserError, match="WORLD_SIZE=2"):
-        run_study(StudyFolder(here / "out", load_spec(small_study(here))))
+    refuses("WORLD_SIZE=2", run_study, StudyFolder(here / "out", load_spec(small_study(here))))
 
 
 def on_two_devices(text: str, folds: int) -> str:
-    text = text.replace("accelerator: cpu,", "accelerator: cpu, devices: 2, strategy: ddp,")
-    return text.replace("folds: 2", f"folds: {folds}")
+    there = text.replace("accelerator: cpu,", "accelerator: cpu, devices: 2, strategy: ddp,")
+    return there.replace("folds: 2", f"folds: {folds}")
 
 
 WHOLE_TRUNK = "model: {loss: ContrastiveLoss, embedder: levelfield.models.IdentityEmbedder, embedding_size: 96}"
@@ -237,8 +205,7 @@ def test_a_job_on_two_devices_is_a_command_of_its_own(folds, tmp_path, monkeypat
 def test_what_ends_a_job_on_two_devices_is_told(here: Path) -> None:
     text = on_two_devices(SMALL, 1).replace("  contrastive: {model: {loss: ContrastiveLoss}}\n", "")
     for end, told in (("raise KeyError('on two devices')", "KeyError"), ("import os; os.kill(os.getpid(), 9)", "died")):
-        with pytest.raises(UserError, match=f"mine run 0 fold 0.*{told}"):
-            run_file(small_study(here, IN_TRAINING + end, text), here / told)
+        refuses(f"mine run 0 fold 0.*{told}", run_file, small_study(here, IN_TRAINING + end, text), here / told)
 
 
 @pytest.mark.gpu

@@ -1,18 +1,28 @@
-"""Sweeps: one setting at several values, several trunks without training, several splits."""
+"""Several studies in one: a setting at several values, trunks without training, splits, and replicates."""
 
 import json
+import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from refused import refuses
+from scipy.stats import t
 from study_engine import scores
-from toy_study import TOY, run_study
+from toy_study import TOY, assert_same_bytes, run_study
 
+from levelfield import Study
+from levelfield.analysis.comparison import PAIR, SECOND_SEARCH, compare_all
 from levelfield.analysis.conditions import differing_conditions
+from levelfield.analysis.results import collect_rows
 from levelfield.analysis.verify import verify_study
 from levelfield.data.splits import split_classes
-from levelfield.experiment import Study
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import Job, row_runs, study_jobs
+from levelfield.study.replicates import replicate
 from levelfield.study.rows import load_spec
 from levelfield.study.spec import StudySpec, one_pca
 
@@ -66,26 +76,18 @@ def scores_of(folder: Path, method: str) -> dict[tuple[str, ...], float]:
     return scores(folder, method=method, stage="test")
 
 
-@pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("swept")
-    run_study(folder / "out", study(folder, SWEPT))
-    return folder / "out"
-
-
 @pytest.mark.slow
-def test_a_value_scores_what_a_study_of_it_alone_scores(ran: Path, tmp_path: Path) -> None:
+def test_a_value_scores_what_a_study_of_it_alone_scores(tmp_path: Path) -> None:
+    """A swept study is also read again, verified and reported."""
+    run_study(tmp_path / "out", study(tmp_path, SWEPT))
     text = "methods:\n  softmax: {model: {loss: NormalizedSoftmaxLoss, embedding_size: 8}}\n"
-    run_study(tmp_path / "alone", study(tmp_path, text))
-    assert scores_of(ran, "softmax[8]") == scores_of(tmp_path / "alone", "softmax")
-    assert scores_of(ran, "pretrained[pca-8]") == scores_of(tmp_path / "alone", "pretrained")
-    assert scores_of(ran, "softmax[8]") != scores_of(ran, "softmax[4]")
-
-
-def test_a_swept_study_is_read_again_verified_and_reported(ran: Path) -> None:
-    assert verify_study(StudyFolder.begun(ran)) == []
-    assert (Study(ran).report().parent / "sweep.svg").is_file()
-    added = Study(ran.parent / "swept.yaml", add_methods=["TripletMarginLoss"]).asked.spec
+    run_study(tmp_path / "alone", study(tmp_path, text, "alone.yaml"))
+    for swept, alone in (("softmax[8]", "softmax"), ("pretrained[pca-8]", "pretrained")):
+        assert scores_of(tmp_path / "out", swept) == scores_of(tmp_path / "alone", alone)
+    assert scores_of(tmp_path / "out", "softmax[8]") != scores_of(tmp_path / "out", "softmax[4]")
+    assert verify_study(StudyFolder.begun(tmp_path / "out")) == []
+    assert (Study(tmp_path / "out").report().parent / "sweep.svg").is_file()
+    added = Study(tmp_path / "swept.yaml", add_methods=["TripletMarginLoss"]).asked.spec
     assert {"triplet_margin[4]", "triplet_margin[8]"} <= set(added.methods)
 
 
@@ -100,7 +102,7 @@ def test_trunks_without_training_are_compared_as_a_sweep(tmp_path: Path) -> None
     assert {*row_runs(spec)} == {(row, 0) for row in [*rows, *map(one_pca, rows)]}
     record = run_study(tmp_path / "out", spec)
     assert verify_study(record) == []
-    alone = f"methods: {{softmax: {{model: {{loss: ContrastiveLoss}}}}}}\nseed: {spec.seed}\n"
+    alone = "methods: {softmax: {model: {loss: ContrastiveLoss}}}\n"
     run_study(tmp_path / "alone", study(tmp_path, alone, **{"model.trunk.name": "test_efficientnet"}))
     first, second = (scores_of(record.folder, row) for row in rows)
     assert first != second == scores_of(tmp_path / "alone", "pretrained")
@@ -117,32 +119,110 @@ sweep:
 """
 
 
-@pytest.fixture(scope="module")
-def split(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
-    folder = tmp_path_factory.mktemp("split")
-    run_study(folder / "out", study(folder, SPLITS))
-    return StudyFolder.begun(folder / "out")
-
-
-def test_two_random_splits_have_the_same_jobs_and_other_classes(split: StudyFolder) -> None:
+@pytest.mark.slow
+def test_two_random_splits_have_the_same_jobs_and_other_classes_and_are_tested_once(tmp_path: Path) -> None:
+    spec = study(tmp_path, SPLITS)
+    split = run_study(tmp_path / "out", spec)
     baselines = ["pretrained[pca-first]", "pretrained[pca-second]"]
-    assert split.spec.rows[:2] == baselines
-    assert {*split.spec.rows[2:4]} == {"pretrained[whitening-first]", "pretrained[whitening-second]"}
-    assert split.spec.baselines == dict(zip(["pairs[first]", "pairs[second]"], baselines, strict=True))
+    assert spec.rows[:2] == baselines
+    assert {*spec.rows[2:4]} == {"pretrained[whitening-first]", "pretrained[whitening-second]"}
+    assert spec.baselines == dict(zip(["pairs[first]", "pairs[second]"], baselines, strict=True))
     for fold in range(2):
         first, second = (split.state.results[Job(f"pairs[{value}]", "run", 0, fold)] for value in ("first", "second"))
         assert first["seed"] == second["seed"]
         assert {*first["data"]["val_classes"]} != {*second["data"]["val_classes"]}
-    of = {row: split.tests()[row, 0]["data"] for row in split.spec.rows}
+    of = {row: split.tests()[row, 0]["data"] for row in spec.rows}
     assert of["pairs[first]"] == of[baselines[0]] != of["pairs[second]"] == of[baselines[1]]
-
-
-def test_splits_are_tested_once_verified_and_reported(split: StudyFolder) -> None:
     assert verify_study(split) == []
     lines = [json.loads(line) for line in split.ledger_file.read_text().splitlines()]
     assert [line["event"] for line in lines] == ["evaluated", "finished"]
     tested = {letter for seed in (0, 1) for letter in split_classes(range(32), "random", seed=seed)[1].tolist()}
     assert lines[0]["num_samples"] == 16 * len(tested) < 16 * 32, "of each letter 16; what both test counts once"
-    assert Study(split.folder.parent / "swept.yaml", output=split.folder).report().is_file()
-    # A finished study that is started again has nothing to do.
-    assert not run_study(split.folder, load_spec(split.folder.parent / "swept.yaml")).had_work
+    assert Study(tmp_path / "swept.yaml", output=split.folder).report().is_file()
+    assert not run_study(split.folder, spec).had_work, "a finished study has nothing to do"
+
+
+# One epoch on stored features, which no random crop has.
+REPEATED = """
+extends: toy.yaml
+search: {trials: 2}
+searches: 2
+replicates: 2
+runs: 1
+overrides:
+  model: {freeze_trunk: true}
+  data: {features: true, transforms: {scale: [0.16, 1.0], horizontal_flip: true}}
+  trainer: {max_epochs: 1}
+"""
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("replicates") / "repeated.yaml"
+    file.with_name("toy.yaml").write_text(TOY)
+    file.write_text(REPEATED)
+    return file
+
+
+@pytest.fixture(scope="module")
+def repeated(file: Path, shared: Callable[[str, Callable[[Path], Any]], Path]) -> Path:
+    return shared("replicates", lambda folder: Study(file, output=folder).run())
+
+
+@pytest.mark.slow
+def test_its_verdict_is_that_of_another_computation(repeated: Path) -> None:
+    names = ["contrastive", "contrastive@2", "arcface", "arcface@2"]
+
+    def mean(method: str, number: int) -> float:
+        of = {"stage": "test", "embedding": "separated", "metric": "map_at_r", "replicate": str(number)}
+        return float(np.mean([*scores(repeated, method=method, **of).values()]))
+
+    a, a2, b, b2 = np.array([[mean(name, number) for name in names] for number in (0, 1)]).T
+    # Two searches differ by a normal number of twice the variance: half the squares' mean, of four pairs.
+    variance = np.mean([(a - a2) ** 2 / 2, (b - b2) ** 2 / 2])
+    difference = np.mean((a + a2) / 2 - (b + b2) / 2)
+    error = np.sqrt(variance / 2)  # four means of two searches, over two replicates: 4 · (s² / 2) / 4
+    study = Study(repeated)
+    found = compare_all(collect_rows(study.record()), list(study.record().spec.methods))
+    (pair,) = [each for each in found if each.kind == PAIR]
+    assert (pair.over, pair.difference) == ("searches", pytest.approx(difference))
+    assert pair.p == pytest.approx(2 * t.sf(abs(difference) / error, 4))
+    assert (pair.high - pair.low) / 2 == pytest.approx(t.ppf(0.975, 4) * error)
+    searches = {each.method: each.difference for each in found if each.kind == SECOND_SEARCH}
+    assert searches == {"contrastive@2": pytest.approx(np.mean(a2 - a)), "arcface@2": pytest.approx(np.mean(b2 - b))}
+    assert variance > 0
+    assert study.verify() == []
+    counted = re.search(r"The test classes were evaluated (\d+) times", repr(study.table()))
+    assert int(counted[1]) >= 2, "once in each replicate, and by other tests"
+
+
+@pytest.mark.slow
+def test_replicates_test_the_two_halves_of_a_cut_with_seeds_of_their_own(file: Path, repeated: Path) -> None:
+    spec = load_spec(file)
+    parts = [replicate(spec, number) for number in range(4)]
+    data = [part.methods["arcface"]["data"] for part in parts]
+    assert [(each["split"], each["split_seed"]) for each in data] == [
+        *(("random", 0), ("random-swapped", 0), ("random", 1), ("random-swapped", 1))
+    ]
+    assert len({part.seed for part in parts}) == 4
+    tested = []
+    for number in (0, 1):
+        data = [each["data"] for each in Study(repeated / "replicates" / str(number)).record().state.results.values()]
+        tested.append({name for each in data for key in ("train_classes", "val_classes") for name in each[key]})
+    assert (len(tested[0]), len(tested[1]), tested[0] & tested[1]) == (16, 16, set())
+
+
+@pytest.mark.slow
+def test_lost_results_are_computed_again_to_the_same_bytes(file: Path, repeated: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(repeated, tmp_path / "again"))
+    for part, row in (("replicates/0", "contrastive"), ("replicates/1", "arcface@2")):
+        shutil.rmtree(folder / part / "jobs" / row / "run0")
+    Study(file, output=folder).run()
+    for part in (".", "replicates/0", "replicates/1"):
+        assert_same_bytes(folder / part, repeated / part)
+
+
+def test_what_cannot_be_repeated_is_one_line(file: Path, tmp_path: Path) -> None:
+    spec = load_spec(file, {"data.split": "official"})
+    refuses(r"replicates.* data\.split", replicate, spec, 0)
+    refuses("replicates", Study(file, output=tmp_path).archive)
