@@ -1,22 +1,25 @@
-"""What a metric learner does, written in bare Lightning; tiny letters and a tiny trunk for both."""
+"""What a metric learner does, written in bare Lightning; tiny letters, a tiny trunk and overridden methods for both."""
 
-import importlib
 import inspect
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
 import torch
 import yaml
 from lightning.pytorch import Callback, LightningModule, Trainer
+from pytorch_metric_learning.samplers import MPerClassSampler
 from torch import nn
 from torch.nn.functional import normalize
+from torch.utils.data import DataLoader, Dataset
 
 from levelfield import MetricDataModule, MetricLearner
-from levelfield.data import Glyphs, ImageTransforms
+from levelfield.data import Glyphs, ImageTransforms, MPerClassBatchSampler
+from levelfield.data.transforms import as_floats, stacked
 
 IMAGES = {"crop_size": 16, "resize": 16, "horizontal_flip": False}
 DATA = {"batch_size": 8, "samples_per_class": 2, "steps_per_epoch": 4, "eval_batch_size": 20, "num_workers": 0}
@@ -29,16 +32,11 @@ def spec(path: str, **arguments: Any) -> dict[str, Any]:
     return {"class_path": path if "." in path else f"lightning.pytorch.callbacks.{path}", "init_args": arguments}
 
 
-def class_of(value: dict[str, Any]) -> Any:
-    module, _, name = value["class_path"].rpartition(".")
-    return getattr(importlib.import_module(module), name)
-
-
 def made(value: Any, *given: Any) -> Any:
     """What a `spec` describes; a class that needs more, such as the number of classes or weights, is not called yet."""
     if not (isinstance(value, dict) and "class_path" in value):
         return value
-    kind, arguments = class_of(value), {name: made(each) for name, each in value["init_args"].items()}
+    kind, arguments = resolve_name(value["class_path"]), {name: made(each) for name, each in value["init_args"].items()}
     try:
         inspect.signature(kind).bind(*given, **arguments)
     except TypeError:
@@ -53,20 +51,13 @@ class Letters(Glyphs):
         super().__init__(num_classes=24)
 
     def read_index(self):
-        return _listed()
+        return LISTED
 
     def load(self, key):
-        return _drawn(key)
+        return drawn(key)
 
 
-@cache
-def _listed() -> Any:
-    return Glyphs(num_classes=24).read_index()
-
-
-@cache
-def _drawn(key: str) -> Any:
-    return Glyphs().load(key)
+LISTED, drawn = Glyphs(num_classes=24).read_index(), cache(Glyphs().load)
 
 
 class Pooled(nn.Module):
@@ -85,6 +76,88 @@ class Pooled(nn.Module):
 
 def letters(**arguments: Any) -> MetricDataModule:
     return MetricDataModule(Letters(), **{**DATA, "transforms": ImageTransforms(**IMAGES), **arguments})
+
+
+class Tensored:
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx)["loss"]
+
+
+class Warmed:
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.5, momentum=0.9)
+        warm = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=3)
+        cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=5)
+        both = torch.optim.lr_scheduler.SequentialLR(optimizer, [warm, cosine], milestones=[3])
+        return [optimizer], [{"scheduler": both, "interval": "step"}]
+
+
+class ByHand:
+    automatic_optimization = False
+
+    def training_step(self, batch, batch_idx):
+        optimizer = self.optimizers()
+        optimizer.zero_grad()
+        self.manual_backward(super().training_step(batch, batch_idx)["loss"])
+        self.clip_gradients(optimizer, gradient_clip_val=0.05)
+        optimizer.step()
+
+
+class Backboned:
+    @property
+    def backbone(self):
+        return self.trunk
+
+    def configure_optimizers(self):
+        return torch.optim.SGD([weight for weight in self.parameters() if weight.requires_grad], lr=0.1)
+
+
+class BackbonedLearner(Backboned, MetricLearner): ...
+
+
+class TensoredLearner(Tensored, MetricLearner): ...
+
+
+class WarmedLearner(Warmed, MetricLearner): ...
+
+
+class ByHandLearner(ByHand, MetricLearner): ...
+
+
+class Plainly(Dataset):
+    """(image, label) of a subset, as somebody's data set gives them."""
+
+    def __init__(self, subset):
+        self.subset = subset
+
+    def __len__(self):
+        return len(self.subset)
+
+    def __getitem__(self, position):
+        image, label, _ = self.subset[position]
+        return as_floats(stacked([image]))[0], int(label)
+
+
+def own_loaders(data):
+    """As docs/own_parts.md has them, with the sampler of pytorch-metric-learning."""
+    np.random.seed(0)  # of the sampler
+    data.setup("fit")
+    labels = data.train_subset.labels
+    sampler = MPerClassSampler(labels, 2, batch_size=8, length_before_new_iter=40)
+    return {
+        "train_dataloaders": DataLoader(Plainly(data.train_subset), batch_size=8, sampler=sampler),
+        "val_dataloaders": DataLoader(Plainly(data.val_subset), batch_size=20),
+    }
+
+
+def our_sampler(data):
+    """Batches of levelfield's sampler, which a loader process opens."""
+    data.setup("fit")
+    batches = MPerClassBatchSampler(data.train_subset.labels, batch_size=8, samples_per_class=2, num_batches=4)
+    return {
+        "train_dataloaders": DataLoader(Plainly(data.train_subset), batch_sampler=batches, num_workers=1),
+        "val_dataloaders": DataLoader(Plainly(data.val_subset), batch_size=20),
+    }
 
 
 def learner(kind: type[MetricLearner] = MetricLearner, **arguments: Any) -> MetricLearner:
@@ -211,14 +284,10 @@ class Habit:
     prepared: Any = None  # from a learner to what is fitted
     plain: "Habit | None" = None  # what bare Lightning gets instead
 
-    @property
-    def through_command(self) -> bool:
-        return self.loaders is None and self.prepared is None
-
 
 def placed(callback: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The callback with its files below `folder`."""
-    takes = {"dirpath", "output_dir"} & inspect.signature(class_of(callback)).parameters.keys()
+    takes = {"dirpath", "output_dir"} & inspect.signature(resolve_name(callback["class_path"])).parameters.keys()
     return {**callback, "init_args": {**callback["init_args"], **{name: str(folder / "kept") for name in takes}}}
 
 
@@ -238,7 +307,7 @@ def quiet_trainer(**given: Any) -> Trainer:
 
 def words(habit: Habit, folder: Path) -> list[str]:
     """The habit on the command line."""
-    kind = {} if habit.kind is MetricLearner else {"learner": f"own_habits.{habit.kind.__name__}"}
+    kind = {} if habit.kind is MetricLearner else {"learner": f"{__name__}.{habit.kind.__name__}"}
     callbacks = [placed(each, folder) for each in (spec("plain_lightning.Watch"), *habit.callbacks)]
     model = {"loss": "ContrastiveLoss", **MODEL, **({} if habit.words else habit.model), **kind}
     settings = {

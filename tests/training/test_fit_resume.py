@@ -57,8 +57,7 @@ CASES = {  # options, and when it is killed
     "SIGKILL, two loader processes": ("--data.num_workers 2", "1 1 SIGKILL"),
     "SIGKILL in a validation, with max_steps": ("--trainer.max_steps 10", "1 1 validation SIGKILL"),
 }  # fmt: skip
-FULL = pytest.mark.full
-MARKS = {8: FULL, 11: pytest.mark.processes, 12: [pytest.mark.processes, FULL]}
+MARKS = {8: pytest.mark.full, 11: pytest.mark.processes, 12: [pytest.mark.processes, pytest.mark.full]}
 PARAMETERS = [pytest.param(case, marks=MARKS.get(place, ())) for place, case in enumerate(CASES)]
 
 

@@ -9,18 +9,17 @@ import pytest
 import torch
 import yaml
 from lightning.pytorch.callbacks import LambdaCallback
-from own_images import noise_images
 from refused import refused, succeeded
-from small_fit import Looks, small_learner, small_trainer, small_trunk
+from small_fit import Looks, small_data, small_learner, small_trainer
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from torchvision.transforms.v2.functional import normalize
 
 from levelfield.core.errors import TrainingFailed, UserError
 from levelfield.data.datamodule import MetricDataModule
-from levelfield.data.datasets import ImageTable
 from levelfield.data.transforms import ImageTransforms
 from levelfield.losses import ContrastiveLoss, WeightedSum
+from levelfield.models import TimmTrunk
 from levelfield.models.trunks import ModuleTrunk
 from levelfield.training.learner import MetricLearner
 
@@ -30,14 +29,11 @@ LOSS = """
 import torch
 from torch import nn
 
-
 class PullPush(nn.Module):
     normalize, samples_per_class, loss_lr = False, 2, 0.25
-
     def __init__(self):
         super().__init__()
         self.temperature = nn.Parameter(torch.tensor(2.0))
-
     def forward(self, embeddings, labels):
         same = labels[:, None] == labels[None]
         apart = torch.cdist(embeddings, embeddings) / self.temperature
@@ -88,13 +84,6 @@ def test_class_attributes_are_settings_that_an_option_overrides(run, tiny, tmp_p
     refused(run("fit", *tiny, "--output", tmp_path, *mixed), "--model.normalize", "PullPush False, NTXentLoss True")
 
 
-class Pictures(nn.Sequential):
-    num_features = 12
-
-    def __init__(self):
-        super().__init__(nn.Flatten(), nn.Linear(3 * 8 * 8, 12))
-
-
 class OnceAClass(nn.Module):
     samples_per_class, loss_lr, normalize = 1, 0.5, False
 
@@ -106,53 +95,41 @@ class OnceAClass(nn.Module):
         return embeddings.square().sum() * self.weight.sum()
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> Path:
-    """8 classes of 6 pictures."""
-    return noise_images(tmp_path, 48, samples=6, height=8, width=8, suffix=".png")
+def data() -> MetricDataModule:
+    return small_data(16, batch_size=8, steps_per_epoch=1, num_folds=2)
 
 
-def data_of(table: Path) -> MetricDataModule:
-    transforms = ImageTransforms(crop_size=8, resize=8, scale=(1.0, 1.0), horizontal_flip=False)
-    return MetricDataModule(ImageTable(table), batch_size=8, steps_per_epoch=2, transforms=transforms, num_folds=2)
-
-
-def test_a_second_fit_takes_the_samples_of_its_own_loss(table):
-    data = data_of(table)
-    for loss, samples in ((OnceAClass, 1), (ContrastiveLoss, 4), (OnceAClass, 1)):
-        small_trainer().fit(MetricLearner(Pictures(), loss, embedding_size=4), data)
-        assert data.train_dataloader().sampler.samples_per_class == samples
-    assert data.samples_per_class is None
+def test_a_second_fit_takes_the_samples_of_its_own_loss():
+    samples = data()
+    for loss, expected in ((OnceAClass, 1), (ContrastiveLoss, 4), (OnceAClass, 1)):
+        small_trainer().fit(small_learner(loss), samples)
+        assert samples.train_dataloader().sampler.samples_per_class == expected
+    assert samples.samples_per_class is None
 
 
 @pytest.mark.parametrize("kind", [WeightedSum, partial(partial, WeightedSum)])
-def test_losses_of_a_sum_that_differ_need_the_option(table, kind):
+def test_losses_of_a_sum_that_differ_need_the_option(kind):
     loss = kind({"a": OnceAClass(), "b": ContrastiveLoss()})
     with pytest.raises(UserError, match=r"--model\.normalize.*OnceAClass False, ContrastiveLoss True"):
-        MetricLearner(Pictures(), loss, embedding_size=4)
+        small_learner(loss)
     with pytest.warns(UserWarning, match=r"--model\.normalize true: OnceAClass"):
-        learner = MetricLearner(Pictures(), loss, embedding_size=4, normalize=True)
+        learner = small_learner(loss, normalize=True)
     assert learner.configure_optimizers().param_groups[-1]["lr"] == 0.5  # a loss without weights needs no rate
-    learner = MetricLearner(Pictures(), loss, embedding_size=4, normalize=False)
     with pytest.raises(UserError, match=r"--data\.samples_per_class.*OnceAClass 1, ContrastiveLoss 4"):
-        small_trainer().fit(learner, data_of(table))
+        small_trainer().fit(small_learner(loss, normalize=False), data())
 
 
-def test_a_tensor_that_no_checkpoint_holds_and_frozen_batch_norm_over_random_weights_are_warned_of(table):
-    loss = ContrastiveLoss()
+def test_what_silently_trains_worse_or_cannot_be_loaded_is_warned_of(monkeypatch):
+    """A tensor that no checkpoint holds, frozen batch norm over random weights, and classes of the program itself."""
+    loss, parts = OnceAClass(), (OnceAClass, MetricLearner, TimmTrunk, ImageTransforms)
     loss.centers = torch.zeros(4)
-    with pytest.warns(UserWarning, match=r"--model\.loss ContrastiveLoss: self\.centers") as found:
-        small_trainer().fit(MetricLearner(small_trunk(), loss, embedding_size=4), data_of(table))
-    assert "--model.freeze_batch_norm false" in "".join(str(each.message) for each in found)
-
-
-def test_classes_that_no_other_program_can_import_are_warned_of(table, monkeypatch):
-    parts = (OnceAClass, Pictures, MetricLearner, ImageTransforms)
     for kind in parts:
         monkeypatch.setattr(kind, "__module__", "__main__")
-    with pytest.warns(UserWarning, match="move it to a module") as warned:
-        small_trainer().fit(MetricLearner(Pictures(), WeightedSum({"a": OnceAClass()})), data_of(table))
-    (line,) = [str(each.message) for each in warned if "move it" in str(each.message)]
+    with pytest.warns(UserWarning, match=r"--model\.loss OnceAClass: self\.centers") as found:
+        small_trainer().fit(small_learner(WeightedSum({"a": loss})), data())
+    lines = [str(each.message) for each in found]
+    assert "--model.freeze_batch_norm false" in "".join(lines)
+    (line,) = [line for line in lines if "move it to a module" in line]
     assert set(line.partition(":")[0].split(", ")) == {kind.__name__ for kind in parts}
 
 
@@ -212,14 +189,14 @@ def test_what_is_no_loss_is_named(given, key):
 NAN, FINE = torch.tensor([[0.0], [torch.nan]]).expand(2, 12), torch.rand(8, 12)
 
 
-@pytest.mark.parametrize(
-    ("batch", "given", "key"),
-    [
-        ((NAN, torch.zeros(2), torch.tensor([4, 7])), torch.sum, r"\b1 of 2\b.*\b7 in the data set"),
-        ((NAN, torch.zeros(2)), torch.sum, r"\b1 of 2\b.*\b1 in the batch"),
-        ((FINE, torch.arange(8) // 2), lambda points: points.sum() * torch.inf, r"\binitial weights\b(?!.*_lr)"),
-    ],
-)
+NOT_FINITE = [
+    ((NAN, torch.zeros(2), torch.tensor([4, 7])), torch.sum, r"\b1 of 2\b.*\b7 in the data set"),
+    ((NAN, torch.zeros(2)), torch.sum, r"\b1 of 2\b.*\b1 in the batch"),
+    ((FINE, torch.arange(8) // 2), lambda points: points.sum() * torch.inf, r"\binitial weights\b(?!.*_lr)"),
+]
+
+
+@pytest.mark.parametrize(("batch", "given", "key"), NOT_FINITE)
 def test_no_learning_rate_is_blamed_for_the_first_loss(batch, given, key):
     often = 0 if given is not torch.sum else 50  # no logging is no division by zero
     trainer = small_trainer(max_steps=1, limit_val_batches=0, log_every_n_steps=often)
@@ -247,10 +224,10 @@ SEEN = [
 ]
 
 
-@pytest.mark.parametrize(("images", "range_"), SEEN)
-def test_images_that_the_trunk_does_not_expect_are_warned_of_once(images, range_) -> None:
-    lines = said(images, LABELS)
-    assert len(lines) == (range_ is not None)
-    assert all(range_ in line and "Normalize" in line for line in lines)
+def test_images_that_the_trunk_does_not_expect_are_warned_of_once() -> None:
+    for images, range_ in SEEN:
+        lines = said(images, LABELS)
+        assert len(lines) == (range_ is not None), lines
+        assert all(range_ in line and "Normalize" in line for line in lines), lines
     flat = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 4))
     assert said(images.float(), LABELS, trunk=ModuleTrunk(flat, 4)) == [], "it does not standardise"

@@ -20,14 +20,7 @@ from weighted_loss import WeightedLoss
 from levelfield import losses, miners
 from levelfield.core.errors import UserError
 from levelfield.data.samplers import MPerClassBatchSampler
-from levelfield.losses import (
-    ArcFaceLoss,
-    ClassificationLoss,
-    ContrastiveLoss,
-    CrossBatchMemory,
-    MarginLoss,
-    WeightedSum,
-)
+from levelfield.losses import ArcFaceLoss, ContrastiveLoss, CrossBatchMemory, WeightedSum
 from levelfield.training.learner import MetricLearner
 from levelfield.training.loss_factory import loss_attribute, supplied_arguments
 from levelfield.use.encoder import embed
@@ -86,7 +79,9 @@ def test_parts_without_a_path_are_named_when_the_fit_goes_on(stored):
 
 
 @pytest.mark.filterwarnings("ignore:.*was trained on 5 classes of the validation fold")
-@pytest.mark.parametrize(("loss", "loaded"), [(ArcFaceLoss, True), (partial(MarginLoss, learn_beta=True), False)])
+@pytest.mark.parametrize(
+    ("loss", "loaded"), [(ArcFaceLoss, True), (partial(losses.MarginLoss, learn_beta=True), False)]
+)
 def test_on_other_classes_the_loss_starts_from_scratch(loss, loaded, stored):
     learner = small_learner(loss, loss_lr=0.5)
     path = stored(learner)
@@ -132,7 +127,7 @@ def test_one_loss_has_two_paths_and_keeps_its_class_weights_at_both_doors(fitted
     assert MetricLearner.load_from_checkpoint(path, loss=losses.CosFaceLoss).loss is None, "it is built in a fit"
 
 
-class ThroughKeywords(ClassificationLoss):
+class ThroughKeywords(losses.ClassificationLoss):
     def __init__(self, scale: float = 16.0, **kwargs):
         super().__init__(**kwargs)
         self.scale = scale
@@ -145,6 +140,15 @@ def heated_loss(*, embedding_size: int = 2, num_classes: int = 10) -> WeightedLo
     return WeightedLoss(num_classes, embedding_size, scale=16.0)
 
 
+class Worded(WeightedLoss):
+    """Its arguments have no types."""
+
+    def __init__(self, num_classes, embedding_size, mode, words=(), named=None):
+        super().__init__(num_classes, embedding_size)
+        self.given = mode, [*words], named
+
+
+TEXTS = ("no", ["no", "1", "null", "[1]", "a: b", "1e3"], {"x": "off"})
 PULL = ContrastiveLoss(neg_margin=0.7)
 # A loss in each form, and the argument of one of its parts that comes back.
 FORMS = {
@@ -154,6 +158,7 @@ FORMS = {
     "numbers by hand": (partial(partial(WeightedLoss, 15, 16), scale=2.0), lambda loss: loss.scale == 2.0),
     "a function, numbers with defaults": (heated_loss, lambda loss: loss.scale == 16.0),
     "the peer's": (peers.CosFaceLoss, lambda loss: loss.scale == 64.0),
+    "texts in which a parser reads more": (partial(Worded, 15, 16, *TEXTS), lambda loss: loss.given == TEXTS),
     "a module": (ArcFaceLoss(15, 16, margin=0.7), lambda loss: loss.margin == 0.7),
     "a memory": (CrossBatchMemory(PULL, 16, 64), lambda loss: loss.loss.neg_margin == 0.7),
     "a sum": (WeightedSum({"a": PULL}, {"a": 0.5}), lambda loss: loss.losses["a"].neg_margin == 0.7),
@@ -206,7 +211,7 @@ HOLDERS = {
 def test_a_loss_that_holds_another_passes_on_what_the_learner_says_and_asks(hold):
     for option, value in {"model.normalize": False, "model.loss_lr": 0.3, "data.samples_per_class": 2}.items():
         assert loss_attribute(hold(Told()), option) == value
-    learner = small_learner(hold(MarginLoss(learn_beta=True, beta_per_class=True)))
+    learner = small_learner(hold(losses.MarginLoss(learn_beta=True, beta_per_class=True)))
     learner.build_loss(5)
     learner.loss(torch.randn(6, 16), torch.tensor([0, 0, 3, 3, 4, 4])).backward()
     assert [weight.grad.shape for weight in learner.loss.parameters()] == [(5,)]
@@ -234,18 +239,13 @@ def test_parts_that_were_objects_are_given_again(stored):
     loaded = MetricLearner.load_from_checkpoint(path, loss=loss, **parts)
     assert torch.equal(loaded(images), learner.eval()(images))
     assert torch.equal(loaded.loss.W, learner.loss.W)
-    with pytest.warns(UserWarning, match=r"it\.ckpt.* loss"):
-        loaded = MetricLearner.load_from_checkpoint(path, **parts)
-    assert torch.equal(loaded(images), learner(images))
-
-
-def test_a_loss_of_a_library_that_is_not_here_is_left_out_with_a_warning(fitted, tmp_path):
-    checkpoint = torch.load(fitted / "best.ckpt", weights_only=True)
-    checkpoint["hyper_parameters"]["loss"] = spec("pytorch_metric_learning.losses.NoSuchLoss")
-    torch.save(checkpoint, tmp_path / "it.ckpt")
-    with pytest.warns(UserWarning, match="NoSuchLoss"):
-        learner = MetricLearner.load_from_checkpoint(tmp_path / "it.ckpt")
-    assert learner(torch.rand(2, 3, 32, 32)).shape == (2, checkpoint["hyper_parameters"]["embedding_size"])
+    for reason in ("was an object", "NoSuchLoss is not installed"):
+        with pytest.warns(UserWarning, match=rf"it\.ckpt.* loss.*{reason}"):
+            loaded = MetricLearner.load_from_checkpoint(path, **parts)
+        assert torch.equal(loaded(images), learner(images))
+        checkpoint = torch.load(path, weights_only=True)
+        checkpoint["hyper_parameters"]["loss"] = spec("pytorch_metric_learning.losses.NoSuchLoss")
+        torch.save(checkpoint, path)
 
 
 class Saving(MetricLearner):
@@ -297,17 +297,3 @@ def test_a_foreign_datamodule_is_not_taken_for_ours(tmp_path):
         embed(path, [Image.new("RGB", (32, 32))])
     with pytest.raises(UserError, match=r"model\.embedder_init"):
         small_trainer().fit(small_learner(embedder_init="pca"), datamodule=Foreign())
-
-
-class Worded(ContrastiveLoss):
-    """Its arguments have no types."""
-
-    def __init__(self, mode, words=(), named=None):
-        super().__init__()
-        self.mode, self.words, self.named = mode, words, named
-
-
-def test_a_text_stays_one_whatever_a_parser_reads_in_it(stored):
-    texts = ["no", "1", "null", "[1]", "a: b", "1e3"]
-    loss = MetricLearner.load_from_checkpoint(stored(small_learner(Worded("no", texts, {"x": "off"})))).loss
-    assert (loss.mode, [*loss.words], loss.named) == ("no", texts, {"x": "off"})

@@ -29,53 +29,41 @@ VALIDATE = shlex.split("validate --ckpt_path outputs/fit/Glyphs-ContrastiveLoss/
 PARTS = """
 from lightning.pytorch import Callback
 from levelfield.training.learner import MetricLearner
-
 class PairsLoss(nn.Module):
     def __init__(self, margin=0.5):
         super().__init__()
         self.margin = margin
-
     def forward(self, embeddings, labels, indices_tuple=None):
         a, p, b, n = indices_tuple
         pull = 1 - (embeddings[a] * embeddings[p]).sum(1)
         push = (embeddings[b] * embeddings[n]).sum(1) - self.margin
         return pull.mean() + push.clamp(min=0).mean()
-
 class Announcer(Callback):
     def __init__(self, word="begun"):
         self.word = word
-
     def on_train_start(self, trainer, learner):
         print("the fit has", self.word)
-
 class NeedyLoss(WeightedLoss):
     def __init__(self, num_classes, embedding_size, scale): ...
-
 class AllPairs(nn.Module):
     def forward(self, embeddings, labels):
         same = labels[:, None] == labels[None]
         others = ~torch.eye(len(labels), dtype=torch.bool)
         return *(same & others).nonzero(as_tuple=True), *(~same).nonzero(as_tuple=True)
-
 class SmallTrunk(nn.Sequential):
     def __init__(self, width=8):
         super().__init__(nn.Conv2d(3, width, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
         self.num_features = width
-
 class PlainEmbedder(nn.Linear):
     def __init__(self, num_features, embedding_size, bias=True):
         super().__init__(num_features, embedding_size, bias=bias)
-
 class LabelEmbedder(nn.Linear):
     def forward(self, features, labels): ...
-
 class NarrowEmbedder(nn.Linear):
     def __init__(self, num_features, embedding_size):
         super().__init__(num_features, 7)
-
 class LabelMiner(nn.Module):
     def forward(self, labels): ...
-
 class Narrow(MetricLearner):
     def __init__(self, trunk, loss):
         super().__init__(trunk, loss)
@@ -83,18 +71,15 @@ class Narrow(MetricLearner):
 MODULE = (
     (REPOSITORY / "examples/plain_module.py").read_text()
     + """
-
 class Both(Plain):
     def training_step(self, batch, batch_idx):
         loss = super().training_step(batch, batch_idx)
         self.log("my_loss", loss)
         return loss
-
     def validation_step(self, batch, batch_idx):
         embeddings = super().validation_step(batch, batch_idx)
         self.log("seen", float(len(embeddings)))
         return {"embeddings": embeddings, "more": 1}
-
 class Silent(Plain):
     def validation_step(self, batch, batch_idx):
         self.log("val_loss", 0.0)

@@ -12,10 +12,7 @@ from levelfield.core.errors import UserError
 from levelfield.training.run_folder import RunFolder, claim
 
 CONFIG = {
-    "name": None,
-    "output": "outputs",
-    "checkpoint_seconds": 60.0,
-    "seed_everything": 0,
+    **{"name": None, "output": "outputs", "checkpoint_seconds": 60.0, "seed_everything": 0},
     "trainer": {"max_epochs": 2, "logger": None},
     "model": {"trunk_lr": 1e-4},
     "data": {"root": None, "num_workers": 0, "dataset": {"class_path": "Glyphs", "init_args": {}}},
@@ -32,9 +29,9 @@ def _released(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         one.release()
 
 
-def begun(parent: Path, config: dict, *files: str, resume: bool = False) -> RunFolder:
+def begun(parent: Path, config: dict, *files: str) -> RunFolder:
     """A claim whose fit has written its configuration and some files."""
-    found = claim(parent, config, resume)
+    found = claim(parent, config, False)
     for name, content in (("config.yaml", yaml.safe_dump(config)), *((name, "") for name in files)):
         (found.path / name).write_text(content)
     return found
@@ -56,6 +53,7 @@ def test_only_a_stopped_fit_of_the_same_settings_is_resumed(tmp_path: Path) -> N
     begun(tmp_path, CONFIG, "last.ckpt", "best.ckpt").release()
     begun(tmp_path, {**CONFIG, "model": {"trunk_lr": 1e-3}}, "last.ckpt").release()
     elsewhere = {**CONFIG, "output": "elsewhere", "data": {**CONFIG["data"], "root": "data", "num_workers": 4}}
+    elsewhere["trainer"] = {**CONFIG["trainer"], "devices": 2, "num_nodes": 2, "strategy": "ddp"}
     found = claim(tmp_path, elsewhere, True)
     assert (found.path.name, found.state) == ("1", "unfinished")
     assert claim(tmp_path, {**CONFIG, "seed_everything": 1}, True).path.name == "3"

@@ -60,9 +60,7 @@ class SmallTextTrunk(nn.Module):
         self.letters = nn.Embedding(128, self.num_features)
 
     def forward(self, texts: list[str]) -> Tensor:
-        return torch.stack(
-            [self.letters(torch.tensor([ord(letter) % 128 for letter in text])).mean(0) for text in texts]
-        )
+        return torch.stack([self.letters(torch.tensor([ord(each) % 128 for each in text])).mean(0) for text in texts])
 
 
 class Training(Callback):
@@ -90,14 +88,6 @@ def features(images: Tensor, weights: Weights, frozen: bool) -> Tensor:
     maps = nn.functional.conv2d(images, weights["trunk.module.conv.weight"], stride=4)
     norm = [weights[f"trunk.module.bn.{name}"] for name in ("running_mean", "running_var", "weight", "bias")]
     return nn.functional.batch_norm(maps, *norm, training=not frozen).relu().mean((2, 3))
-
-
-def assert_moved_alike(ours: Training, step: int, expected: Weights) -> None:
-    """Each weight lies, after a step, where it was derived to be: its whole way so far agrees to six digits."""
-    for name, value in expected.items():
-        before, after = ours.before[name], ours.after[step][name]
-        way, ours_way = (value.detach() - before), (after - before)
-        torch.testing.assert_close(ours_way, way, rtol=1e-6, atol=1e-14, msg=lambda m, n=name: f"step {step}, {n}: {m}")
 
 
 def linear(pooled: Tensor, weights: Weights) -> Tensor:
@@ -190,59 +180,45 @@ class Case:
     steps: int = 10
     restarts: int = 0  # the step at which the optimizer begins again
 
-    @property
-    def is_text(self) -> bool:
-        return self.protocol.endswith("_text")
-
 
 RMSPROP = partial(RMSprop, momentum=0.9, alpha=0.99)
 
 
-def reality(name: str, words: str, each: int, loss: Callable[..., Tensor]) -> Case:
-    def decay(key: str) -> float:
-        return 0.0 if name == "margin" and key.startswith("loss.") else 1e-4
-
+def reality(words: str, each: int, loss: Callable[..., Tensor], loss_decay: float = 1e-4) -> Case:
     def rate(key: str, step: int) -> float:
         return LOSS_LR if key.startswith("loss.") else 1e-6
 
-    return Case("reality_check", f"{METHODS[name]} {words}", 96, 32, each, loss, RMSPROP, rate, decay, True)
+    def decay(key: str) -> float:
+        return loss_decay if key.startswith("loss.") else 1e-4
+
+    return Case("reality_check", words, 96, 32, each, loss, RMSPROP, rate, decay, True)
 
 
 def fehervari(words: str, each: int, loss: Callable[..., Tensor]) -> Case:
     return Case("fehervari", words, 172, 120, each, loss, Adam, lambda key, step: FEHERVARI[key.partition(".")[0]])
 
 
-METHODS = {
-    "triplet_margin": "--model.loss TripletMarginLoss",
-    "normalized_softmax": "--model.loss NormalizedSoftmaxLoss --data.samples_per_class 1",
-    "margin": "--config method/margin",
-}
 OWN = f"--model.loss_lr {LOSS_LR}"
+SOFTMAX = "--model.loss NormalizedSoftmaxLoss --data.samples_per_class 1"
+BOUNDARY = f"--config method/margin --model.loss.margin {MARGIN}"
 ONE_RATE = " ".join(f"--model.{part}_lr={ARC_RATE}" for part in ("trunk", "embedder", "loss"))
 ARC = f"--model.loss ArcFaceLoss --model.loss.scale {SCALE} --model.loss.margin {ANGLE * 57.29577951308232} {ONE_RATE}"
+PROXIES = "--model.loss ProxyNCALoss --model.loss.softmax_scale 9 --model.loss.exclude_positive true"
 PAIRS = "--model.loss NPairsLoss --model.loss.normalize false --model.normalize false --model.distance euclidean "
 CASES = {
-    "triplet margin": reality("triplet_margin", f"--model.loss.margin {MARGIN}", 4, triplets),
-    "normalized softmax": reality("normalized_softmax", f"--model.loss.temperature 0.1 {OWN}", 1, softmax),
-    "margin": reality(
-        "margin", f"--model.loss.margin {MARGIN} --model.loss.beta {BETA} {OWN}", 4, partial(triplets, boundary=True)
-    ),
+    "triplet margin": reality(f"--model.loss TripletMarginLoss --model.loss.margin {MARGIN}", 4, triplets),
+    "normalized softmax": reality(f"{SOFTMAX} --model.loss.temperature 0.1 {OWN}", 1, softmax),
+    "margin": reality(f"{BOUNDARY} --model.loss.beta {BETA} {OWN}", 4, partial(triplets, boundary=True), 0.0),
     "N-pairs, of 60 classes (section 2.4)": fehervari(f"{PAIRS} --data.samples_per_class 2", 2, n_pairs),
-    "proxies, by the protocol's own choice of 5 a class": fehervari(
-        "--model.loss ProxyNCALoss --model.loss.softmax_scale 9 --model.loss.exclude_positive true", 5, proxy_nca
-    ),
+    "proxies, by the protocol's own choice of 5 a class": fehervari(PROXIES, 5, proxy_nca),
     "images": Case("vasilev_dyakonov", ARC, 56, 64, 4, arcface, Adam, lambda key, step: ARC_RATE, frozen=True),
-    "texts": Case(
-        "vasilev_dyakonov_text", ARC, 20, 32, 8, arcface, Adam, lambda key, step: ARC_RATE * step / 100, frozen=True
-    ),
+    "texts": Case("vasilev_dyakonov_text", ARC, 20, 32, 8, arcface, Adam, lambda key, step: ARC_RATE * step / 100),
     "zhai_wu": Case(
-        "zhai_wu",
-        "--trainer.limit_val_batches 0 --trainer.enable_checkpointing false",
-        *(48, 75, 25, zhai_wu, partial(SGD, momentum=0.9)),
+        *("zhai_wu", "--trainer.limit_val_batches 0 --trainer.enable_checkpointing false", 48, 75, 25, zhai_wu),
+        partial(SGD, momentum=0.9),
         lambda key, step: 0.0 if step == 1 and key.startswith("trunk.") else 0.001 if step < 17 else 0.0001,
         lambda key: 1e-4,
-        steps=18,
-        restarts=2,
+        **{"steps": 18, "restarts": 2},
     ),
 }
 
@@ -251,7 +227,7 @@ def trained(folder: Path, case: Case, epochs: int) -> Training:
     """The training of `levelfield fit` with a protocol's file, in float64 with a trunk of 8 features."""
     data = f"Glyphs --data.dataset.num_classes {case.num_classes} --data.dataset.image_size 36 "
     data += "--data.transforms.resize 36 --data.transforms.crop_size 32 --model.trunk test_ten_steps.SmallTrunk"
-    if case.is_text:
+    if case.protocol.endswith("_text"):
         rows = [f"the {n}th text of the {chr(97 + c) * 3} thing,thing {c:02d}" for c in range(20) for n in range(9)]
         (folder / "texts.csv").write_text("\n".join(["text,label", *rows]) + "\n")
         data = f"TextTable --data.dataset.table {folder}/texts.csv --model.trunk test_ten_steps.SmallTextTrunk"
@@ -281,7 +257,7 @@ def test_steps_by_hand(name: str, tmp_path: Path) -> None:
             optimizers = {
                 key: case.optimizer([weight], lr=0.0, weight_decay=case.decay(key)) for key, weight in learning.items()
             }
-        if case.is_text:
+        if case.protocol.endswith("_text"):
             vectors = weights["trunk.module.letters.weight"]
             pooled = torch.stack([sum(vectors[ord(letter) % 128] for letter in text) / len(text) for text in samples])
         else:
@@ -293,7 +269,10 @@ def test_steps_by_hand(name: str, tmp_path: Path) -> None:
             if rate:
                 optimizer.step()
             optimizer.zero_grad()
-        assert_moved_alike(training, step - 1, weights)
+        for key, value in weights.items():  # the whole way so far agrees to six digits
+            before, after = training.before[key], training.after[step - 1][key]
+            way, ours = value.detach() - before, after - before
+            torch.testing.assert_close(ours, way, rtol=1e-6, atol=1e-14, msg=lambda m, at=(step, key): f"{at}: {m}")
     assert (repeated > 0) == (name == "zhai_wu"), "drawn with replacement"
     if name == "zhai_wu":
         assert training.before["loss.class_weights"].abs().max() <= 6**-0.5  # uniform in +-1/sqrt(D), as in their code
