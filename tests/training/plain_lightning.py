@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 from levelfield import MetricDataModule, MetricLearner
 from levelfield.data import Glyphs, ImageTransforms, MPerClassBatchSampler
 from levelfield.data.transforms import as_floats, stacked
+from levelfield.metrics import retrieval_metrics
 
 IMAGES = {"crop_size": 16, "resize": 16, "horizontal_flip": False}
 DATA = {"batch_size": 8, "samples_per_class": 2, "steps_per_epoch": 4, "eval_batch_size": 20, "num_workers": 0}
@@ -112,16 +113,9 @@ class Backboned:
         return torch.optim.SGD([weight for weight in self.parameters() if weight.requires_grad], lr=0.1)
 
 
-class BackbonedLearner(Backboned, MetricLearner): ...
-
-
-class TensoredLearner(Tensored, MetricLearner): ...
-
-
-class WarmedLearner(Warmed, MetricLearner): ...
-
-
-class ByHandLearner(ByHand, MetricLearner): ...
+TensoredLearner, WarmedLearner, ByHandLearner, BackbonedLearner = (
+    type(f"{each.__name__}Learner", (each, MetricLearner), {}) for each in (Tensored, Warmed, ByHand, Backboned)
+)
 
 
 class Plainly(Dataset):
@@ -138,26 +132,18 @@ class Plainly(Dataset):
         return as_floats(stacked([image]))[0], int(label)
 
 
-def own_loaders(data):
-    """As docs/own_parts.md has them, with the sampler of pytorch-metric-learning."""
+def own_loaders(data, ours=False):
+    """As docs/own_parts.md has them, with the sampler of pytorch-metric-learning, or ours, which a process opens."""
     np.random.seed(0)  # of the sampler
     data.setup("fit")
     labels = data.train_subset.labels
-    sampler = MPerClassSampler(labels, 2, batch_size=8, length_before_new_iter=40)
-    return {
-        "train_dataloaders": DataLoader(Plainly(data.train_subset), batch_size=8, sampler=sampler),
-        "val_dataloaders": DataLoader(Plainly(data.val_subset), batch_size=20),
-    }
-
-
-def our_sampler(data):
-    """Batches of levelfield's sampler, which a loader process opens."""
-    data.setup("fit")
-    batches = MPerClassBatchSampler(data.train_subset.labels, batch_size=8, samples_per_class=2, num_batches=4)
-    return {
-        "train_dataloaders": DataLoader(Plainly(data.train_subset), batch_sampler=batches, num_workers=1),
-        "val_dataloaders": DataLoader(Plainly(data.val_subset), batch_size=20),
-    }
+    if ours:
+        batches = MPerClassBatchSampler(labels, batch_size=8, samples_per_class=2, num_batches=4)
+        training = DataLoader(Plainly(data.train_subset), batch_sampler=batches, num_workers=1)
+    else:
+        sampler = MPerClassSampler(labels, 2, batch_size=8, length_before_new_iter=40)
+        training = DataLoader(Plainly(data.train_subset), batch_size=8, sampler=sampler)
+    return {"train_dataloaders": training, "val_dataloaders": DataLoader(Plainly(data.val_subset), batch_size=20)}
 
 
 def learner(kind: type[MetricLearner] = MetricLearner, **arguments: Any) -> MetricLearner:
@@ -209,8 +195,9 @@ class Plain(LightningModule):
 
     def on_validation_epoch_end(self):
         if not (self.trainer.sanity_checking or self.trainer.fast_dev_run):
-            scores = map_at_r(*(torch.cat(part) for part in zip(*self.seen, strict=True)))
-            self.log_dict(dict(zip(("val/map_at_r", "val/precision_at_1"), scores, strict=True)))
+            points, labels = (torch.cat(part) for part in zip(*self.seen, strict=True))
+            scores = retrieval_metrics(points, labels, metrics=("map_at_r", "precision_at_1"))
+            self.log_dict({f"val/{name}": float(scores[name]) for name in ("map_at_r", "precision_at_1")})
 
     def configure_optimizers(self):
         given = {"loss_lr": 0.01, "weight_decay": 1e-4, "lr_scheduler_interval": "epoch", **self.given}
@@ -224,21 +211,8 @@ class Plain(LightningModule):
         if "lr_scheduler" not in given:
             return optimizer
         schedule = {"interval": given["lr_scheduler_interval"], "monitor": "val/map_at_r"}
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {**schedule, "scheduler": made(given["lr_scheduler"], optimizer)},
-        }
-
-
-def map_at_r(embeddings: Any, labels: Any) -> tuple[float, float]:
-    """MAP@R of Musgrave et al. 2020, and precision at 1: R is a query's number of matches, and ranks its hits."""
-    embeddings, labels = np.asarray(embeddings, dtype=np.float64), np.asarray(labels)
-    scores = []
-    for query, places in enumerate(np.argsort(9 * np.eye(len(labels)) - embeddings @ embeddings.T, axis=1)[:, :-1]):
-        hits = labels[places] == labels[query]
-        r = hits.sum()
-        scores.append(((np.cumsum(hits)[:r] / np.arange(1, r + 1) * hits[:r]).sum() / r, hits[0]))
-    return tuple(map(float, np.mean(scores, axis=0)))
+        schedule["scheduler"] = made(given["lr_scheduler"], optimizer)
+        return {"optimizer": optimizer, "lr_scheduler": schedule}
 
 
 class Watch(Callback):
@@ -310,11 +284,9 @@ def words(habit: Habit, folder: Path) -> list[str]:
     kind = {} if habit.kind is MetricLearner else {"learner": f"{__name__}.{habit.kind.__name__}"}
     callbacks = [placed(each, folder) for each in (spec("plain_lightning.Watch"), *habit.callbacks)]
     model = {"loss": "ContrastiveLoss", **MODEL, **({} if habit.words else habit.model), **kind}
-    settings = {
-        "data": {"dataset": "plain_lightning.Letters", "transforms": IMAGES, **DATA},
-        "model": {"trunk": "plain_lightning.Pooled", **model},
-        "trainer": {**TRAINER, **habit.trainer, "callbacks": callbacks},
-    }
+    settings = {"model": {"trunk": "plain_lightning.Pooled", **model}}
+    settings["data"] = {"dataset": "plain_lightning.Letters", "transforms": IMAGES, **DATA}
+    settings["trainer"] = {**TRAINER, **habit.trainer, "callbacks": callbacks}
     folder.mkdir(exist_ok=True)
     (folder / "habit.yaml").write_text(yaml.safe_dump(settings))
     return ["fit", "--config", str(folder / "habit.yaml"), "--output", str(folder), "--name", "it", *habit.words]

@@ -1,6 +1,7 @@
 """A fit that is killed in its third epoch and resumed ends in the weights and rows of one that was left alone."""
 
 import os
+import shutil
 import signal
 from contextlib import suppress
 from pathlib import Path
@@ -61,11 +62,6 @@ MARKS = {8: pytest.mark.full, 11: pytest.mark.processes, 12: [pytest.mark.proces
 PARAMETERS = [pytest.param(case, marks=MARKS.get(place, ())) for place, case in enumerate(CASES)]
 
 
-@pytest.fixture(autouse=True)
-def examples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(REPOSITORY / "examples"))
-
-
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a fit that nothing disturbs. Its data's number of loader processes is no setting."""
@@ -106,6 +102,7 @@ def same(killed: Path, whole: Path) -> None:
 @pytest.mark.parametrize("case", PARAMETERS)
 def test_a_killed_fit_ends_as_one_that_was_left_alone(case, plain, run, tmp_path, monkeypatch):
     options, moment = CASES[case]
+    monkeypatch.syspath_prepend(str(REPOSITORY / "examples"))
     start = ["--ckpt_path", str(plain / "best.ckpt")] if case.startswith("from") else []
     whole = plain if case in ("plain", "SIGKILL, two loader processes") else tmp_path / "fit/whole/0"
     if whole != plain:
@@ -130,18 +127,24 @@ TWO = "--trainer.accelerator cpu --trainer.devices 2 --trainer.strategy ddp"
 
 
 @pytest.mark.processes
-def test_two_processes_are_killed_and_resume_in_one_folder(tmp_path: Path) -> None:
+def test_two_processes_are_killed_and_resume_in_one_folder(run, tmp_path: Path) -> None:
     def fit(name: str, *more: str, **environment: str) -> list[CompletedProcess[str]]:
         return torchrun(*levelfield(*words(tmp_path, name, TWO), *more), **environment)
 
     whole, killed = fit("whole"), fit("killed", **{KILL: "1 1 SIGKILL"})
     assert [done.returncode for done in whole] == [0, 0], whole
     assert killed[0].returncode == -signal.SIGKILL, killed
+    shutil.copytree(tmp_path / "fit/killed", tmp_path / "fit/alone")
     resumed = fit("killed", "--resume")
     assert [done.returncode for done in resumed] == [0, 0], resumed
     assert sum(done.stdout.count("resuming in") for done in resumed) == 1
     assert [path.name for path in (tmp_path / "fit/killed").iterdir()] == ["0"]
     same(tmp_path / "fit/killed/0", tmp_path / "fit/whole/0")
+    succeeded(run(*words(tmp_path, "alone", "--trainer.accelerator cpu"), "--resume"))  # another number goes on, too
+    assert [path.name for path in (tmp_path / "fit/alone").iterdir()] == ["0"]
+    one, other = (read(tmp_path / "fit" / name / "0/end.pt")["weights"] for name in ("alone", "whole"))
+    for name, weight in one.items():
+        torch.testing.assert_close(weight, other[name], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.slow

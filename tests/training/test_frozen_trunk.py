@@ -69,17 +69,19 @@ def embedded(learner: MetricLearner, data: MetricDataModule):
     return embed(learner, data.eval_dataloader(data.val_subset))
 
 
-def assert_same_head(one: MetricLearner, other: MetricLearner) -> None:
-    for name, value in one.state_dict().items():
+def trained(trunk: Any, images: MetricDataModule, features: MetricDataModule) -> tuple[MetricLearner, MetricLearner]:
+    """Through the trunk and on its features: the same score and weights."""
+    through, on_features = (learner_of(trunk) for _ in range(2))
+    assert fit(on_features, features) == pytest.approx(fit(through, images), abs=1e-5)
+    for name, value in through.state_dict().items():
         if torch.is_tensor(value):
-            torch.testing.assert_close(other.state_dict()[name], value, rtol=0, atol=1e-5)
+            torch.testing.assert_close(on_features.state_dict()[name], value, rtol=0, atol=1e-5)
+    return through, on_features
 
 
 def test_the_features_of_images_are_training_through_the_trunk_and_its_learner_embeds_images():
-    through, on_features, data = learner_of(), learner_of(), letters(True)
-    score = fit(through, letters(False))
-    assert fit(on_features, data) == pytest.approx(score, abs=1e-5)
-    assert_same_head(through, on_features)
+    data = letters(True)
+    through, on_features = trained(None, letters(False), data)
     assert not torch.allclose(learner_of().embedder.layers[0].weight, through.embedder.layers[0].weight)
     images, features = embedded(on_features, letters(False)), embedded(on_features, data)
     torch.testing.assert_close(features.embeddings, images.embeddings, atol=1e-5, rtol=0)
@@ -92,10 +94,7 @@ def test_the_features_of_images_are_training_through_the_trunk_and_its_learner_e
 def test_the_features_of_texts_are_training_through_the_trunk(tmp_path: Path):
     trunk = TransformersTrunk(str(tiny_text_model(tmp_path / "model")), weights=None, max_length=60)
     given = {"dataset": TextTable(own_texts(tmp_path)), "batch_size": 8, "steps_per_epoch": 2, "eval_batch_size": 5}
-    through, on_features = (learner_of(trunk, ContrastiveLoss) for _ in range(2))
-    score = fit(through, MetricDataModule(**given))
-    assert fit(on_features, MetricDataModule(**given, features=True)) == pytest.approx(score, abs=1e-5)
-    assert_same_head(through, on_features)
+    trained(trunk, MetricDataModule(**given), MetricDataModule(**given, features=True))
 
 
 def test_folds_seeds_augmentations_and_methods_share_a_file_and_open_no_image(features, monkeypatch):
@@ -162,11 +161,9 @@ def test_the_commands_train_on_features_and_embed_images(tiny, run, features, tm
 @pytest.mark.parametrize("freeze_batch_norm", [True, False])
 def test_the_trunk_stays_as_it_is_and_the_head_learns(freeze_batch_norm: bool):
     given = {"freeze_batch_norm": freeze_batch_norm, "lr_scheduler": lambda o: StepLR(o, 1)}
-    learner = small_learner(ArcFaceLoss, freeze_trunk=True, **given)
-    outputs = []
+    learner, outputs, seen = small_learner(ArcFaceLoss, freeze_trunk=True, **given), [], []
     learner.trunk.register_forward_hook(lambda *call: outputs.append(call[-1].requires_grad))
     before = {name: value.clone() for name, value in learner.state_dict().items()}
-    seen = []  # of each step: modes, gradients, and the groups' names and rates
 
     def look(trainer, module, optimizer) -> None:
         modes = {part.training for part in module.trunk.modules()}

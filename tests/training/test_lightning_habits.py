@@ -4,6 +4,7 @@ import csv
 import pickle
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -107,12 +108,8 @@ EQUAL = {
     "torch.compile": Habit(prepared=lambda it: torch.compile(it, backend="eager")),
 }
 COMPOSE = v2.Compose([v2.ToImage()])
-REFUSED = {
+REFUSED = {  # tests/cli/test_refusals.py has those of callbacks and schedules
     "overfit_batches": (Habit({"overfit_batches": 1}), ["overfit_batches"]),
-    "limit_val_batches": (Habit({"limit_val_batches": 0.5}), ["limit_val_batches"]),
-    "ReduceLROnPlateau of a fall": (part(lr_scheduler=spec(PLATEAU)), ["lr_scheduler", "mode"]),
-    "BackboneFinetuning": (callback("BackboneFinetuning"), ["BackboneFinetuning", "HeadFirst"]),
-    "BatchSizeFinder": (callback("BatchSizeFinder"), ["BatchSizeFinder", "batch_size"]),
     "class weights, own loaders": (Habit(model={"loss": ARCFACE}, loaders=own.own_loaders), ["build_loss"]),
     "a Compose": (Habit(loaders=lambda _: letters(transforms=COMPOSE)), ["transforms", "train()", "evaluate()"]),
 }
@@ -217,10 +214,9 @@ def test_a_callback_that_prefers_small_scores_is_named(tmp_path, recwarn):
     assert "EarlyStopping" in warned
 
 
-@pytest.mark.parametrize(
-    ("workers", "weights_only", "loaders"), [(0, None, None), (2, True, None), (0, None, own.our_sampler)]
-)
-def test_a_resumed_fit_goes_on_as_one_that_went_through(workers, weights_only, loaders, tmp_path):
+@pytest.mark.parametrize(("workers", "weights_only", "ours"), [(0, None, False), (2, True, False), (0, None, True)])
+def test_a_resumed_fit_goes_on_as_one_that_went_through(workers, weights_only, ours, tmp_path):
+    loaders = partial(own.own_loaders, ours=True) if ours else None
     whole = Habit({"max_epochs": 3}, loaders=loaders)
     expected = fit(whole, plain(learner()) if loaders is None else learner(), tmp_path)
     keep = callback("ModelCheckpoint", save_top_k=-1, filename="{epoch}")

@@ -150,6 +150,7 @@ class Worded(WeightedLoss):
 
 TEXTS = ("no", ["no", "1", "null", "[1]", "a: b", "1e3"], {"x": "off"})
 PULL = ContrastiveLoss(neg_margin=0.7)
+SUM = partial(WeightedSum, losses={"a": PULL, "b": ArcFaceLoss})
 # A loss in each form, and the argument of one of its parts that comes back.
 FORMS = {
     "a class": (WeightedLoss, lambda loss: loss.scale == 8.0),
@@ -162,10 +163,7 @@ FORMS = {
     "a module": (ArcFaceLoss(15, 16, margin=0.7), lambda loss: loss.margin == 0.7),
     "a memory": (CrossBatchMemory(PULL, 16, 64), lambda loss: loss.loss.neg_margin == 0.7),
     "a sum": (WeightedSum({"a": PULL}, {"a": 0.5}), lambda loss: loss.losses["a"].neg_margin == 0.7),
-    "a sum to be built": (
-        partial(WeightedSum, losses={"a": PULL, "b": ArcFaceLoss}),
-        lambda loss: loss.losses["a"].neg_margin == 0.7,
-    ),
+    "a sum to be built": (SUM, lambda loss: loss.losses["a"].neg_margin == 0.7),
 }
 
 
@@ -273,12 +271,11 @@ def test_a_subclass_comes_back_as_itself_without_objects(stored):
 class Foreign(LightningDataModule):
     """Names of `MetricDataModule` with another meaning."""
 
-    features = ("width", "height")
+    features, identity, train_samples, dataset, fold, cache = ("width", "height"), "mine", 16, "letters", 3, ()
 
     def __init__(self, transforms: str = "flip") -> None:
         super().__init__()
         self.save_hyperparameters()
-        self.identity, self.train_samples, self.dataset, self.fold, self.cache = "mine", 16, "letters", 3, {}
 
     def train_dataloader(self):
         samples = TensorDataset(torch.rand(16, 3, 32, 32), torch.arange(16) // 4, torch.arange(16))

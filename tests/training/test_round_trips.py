@@ -103,7 +103,8 @@ def both(folder: Path, model: dict[str, Any], data: dict[str, Any], seed: int) -
     trainer = {**TRAINER, "check_val_every_n_epoch": 2}
     Kept.settings = {}
     seed_everything(seed, verbose=False)
-    learner, given = MetricLearner(**{name: made(value) for name, value in (BASE | model).items()}), datamodule(**data)
+    learner = MetricLearner(**{name: made(value) for name, value in (BASE | model).items()})
+    given = datamodule(**{"seed": seed, **data})
     fitting = quiet_trainer(**trainer, logger=Kept())
     fitting.fit(learner, given)
     fitting.save_checkpoint(folder / "python.ckpt")
@@ -117,7 +118,7 @@ def both(folder: Path, model: dict[str, Any], data: dict[str, Any], seed: int) -
     return Fits(learner, given, (folder / "python.ckpt", folder / "fit/it/0/best.ckpt"), (logged, Kept.settings))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def own_seed() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PL_GLOBAL_SEED", "0")  # restored after the tests
@@ -125,12 +126,10 @@ def own_seed() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def learners(tmp_path_factory: pytest.TempPathFactory, own_seed: None) -> dict[str, tuple[Fits, Any]]:
+def learners(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Fits, Any]]:
     """The fits of each learner, and what the learner made in Python becomes when it trains on."""
-    fits = {
-        name: both(tmp_path_factory.mktemp("learner"), model, {"seed": model.get("seed", 0)}, model.get("seed", 0))
-        for name, model in LEARNERS.items()
-    }
+    folders = {name: tmp_path_factory.mktemp("learner") for name in LEARNERS}
+    fits = {name: both(folders[name], model, {}, model.get("seed", 0)) for name, model in LEARNERS.items()}
     return {name: (each, trained_on(each.made)) for name, each in fits.items()}
 
 
@@ -181,9 +180,7 @@ def batches(data: MetricDataModule) -> list[Any]:
 
 @pytest.mark.processes
 @pytest.mark.parametrize("name", DATAMODULES)
-def test_a_datamodule_is_stored_logged_and_loaded_as_it_was_made(
-    name: str, own_seed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_datamodule_is_stored_logged_and_loaded_as_it_was_made(name: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("images").mkdir()
     head, *rows = own_images(Path("images"), classes=20).read_text().splitlines()

@@ -24,6 +24,7 @@ from wandb_files import offline_runs
 
 from levelfield.core.processes import is_running
 from levelfield.losses import ContrastiveLoss
+from levelfield.models.trunks import ModuleTrunk
 from levelfield.training import build as builder
 from levelfield.training.build import Training
 from levelfield.training.learner import MetricLearner
@@ -63,16 +64,9 @@ def test_where_one_of_two_processes_fails_alone_the_other_does_not_stay_behind(c
     assert complaint.count(f"ValueError: process {rank} fails") == 1, complaint
 
 
-SOURCES = str(Path(builder.__file__).parents[1])
-
-
-class Trunk(nn.Linear):
-    num_features = 8
-
-
 @pytest.mark.usefixtures("quiet")
 def test_a_step_runs_nine_files_and_a_validation_twelve() -> None:
-    files: dict[str, set[str]] = {"step": set(), "validation": set()}
+    sources, files = str(Path(builder.__file__).parents[1]), {"step": set[str](), "validation": set[str]()}
 
     def note(name: str | None) -> None:
         sys.setprofile(name and (lambda frame, event, arg: files[name].add(frame.f_code.co_filename)))
@@ -83,11 +77,11 @@ def test_a_step_runs_nine_files_and_a_validation_twelve() -> None:
         on_validation_end=lambda *_: note(None),
     )
     loader = DataLoader(TensorDataset(rand(64, 8), arange(64) % 8), batch_size=16)
-    learner = MetricLearner(Trunk(8, 8), loss=ContrastiveLoss(), embedding_size=4)
+    learner = MetricLearner(ModuleTrunk(nn.Identity(), 8), loss=ContrastiveLoss(), embedding_size=4)
     small_trainer(watch, log_every_n_steps=1).fit(learner, loader, loader)
     for name, most in (("step", 9), ("validation", 12)):
-        ours = {file for file in files[name] if file.startswith(SOURCES)}
-        assert f"{SOURCES}/training/learner.py" in ours
+        ours = {file for file in files[name] if file.startswith(sources)}
+        assert f"{sources}/training/learner.py" in ours
         assert len(ours) <= most, ours
 
 

@@ -148,13 +148,9 @@ def test_a_part_of_the_samples_is_not_scored(tmp_path) -> None:
 
 
 def test_embeddings_that_are_not_finite_end_the_validation() -> None:
-    broken = learner()
-    broken.embedder.linear.weight.data[0, 0] = float("nan")
-    with pytest.raises(TrainingFailed, match=r"--model\.trunk_lr"):
-        small_trainer().validate(broken, DataLoader(PAIRS, batch_size=10), verbose=False)
     images = IMAGES.clone()
     images[[13, 17], 0, 0, 0] = torch.tensor([torch.nan, torch.inf])
-    with pytest.raises(TrainingFailed, match=r"^2 of 40 .*\b13, 17\b"):
+    with pytest.raises(TrainingFailed, match=r"^2 of 40 .*\b13, 17\b.*--model\.trunk_lr"):
         small_trainer().validate(learner(), DataLoader(TensorDataset(images, LABELS), batch_size=10), verbose=False)
 
 
