@@ -4,7 +4,8 @@ import inspect
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -90,16 +91,8 @@ def datamodule(**arguments: Any) -> MetricDataModule:
     return MetricDataModule(**{name: made(value) for name, value in given.items()})
 
 
-class Fits(NamedTuple):
+def both(folder: Path, model: dict[str, Any], data: dict[str, Any], seed: int) -> SimpleNamespace:
     """A fit of two epochs with a validation at its end in Python, and the same fit by the command."""
-
-    made: MetricLearner
-    data: MetricDataModule
-    paths: tuple[Path, Path]
-    logged: tuple[dict[str, Any], dict[str, Any]]
-
-
-def both(folder: Path, model: dict[str, Any], data: dict[str, Any], seed: int) -> Fits:
     trainer = {**TRAINER, "check_val_every_n_epoch": 2}
     Kept.settings = {}
     seed_everything(seed, verbose=False)
@@ -115,7 +108,8 @@ def both(folder: Path, model: dict[str, Any], data: dict[str, Any], seed: int) -
     parts = [{key: value for key, value in each.items() if key != "seed"} for each in (BASE | model, data)]
     (folder / "it.yaml").write_text(yaml.safe_dump({"model": parts[0], "data": parts[1], **of_command}))
     assert main(["fit", "--config", str(folder / "it.yaml"), "--output", str(folder), "--name", "it"]) == 0
-    return Fits(learner, given, (folder / "python.ckpt", folder / "fit/it/0/best.ckpt"), (logged, Kept.settings))
+    paths, logs = (folder / "python.ckpt", folder / "fit/it/0/best.ckpt"), (logged, Kept.settings)
+    return SimpleNamespace(made=learner, data=given, paths=paths, logged=logs)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -126,7 +120,7 @@ def own_seed() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def learners(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Fits, Any]]:
+def learners(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[SimpleNamespace, Any]]:
     """The fits of each learner, and what the learner made in Python becomes when it trains on."""
     folders = {name: tmp_path_factory.mktemp("learner") for name in LEARNERS}
     fits = {name: both(folders[name], model, {}, model.get("seed", 0)) for name, model in LEARNERS.items()}

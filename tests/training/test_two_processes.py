@@ -19,8 +19,8 @@ from unittest import mock
 import pytest
 import torch
 from forked import python, torchrun
-from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import EMAWeightAveraging
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import EMAWeightAveraging, LambdaCallback
 from small_fit import small_data, small_learner, small_trainer
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -44,39 +44,34 @@ FITS: dict[str, dict[str, Any]] = {
 }
 
 
-class Recorder(Callback):
-    """Keeps the indices of each batch, gathered in the order of the global batch."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, list] = {"batches": [], "losses": [], "scores": []}
-
-    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
-        self.kept["batches"].append(pl_module.all_gather(batch[2]).flatten().tolist())
-        self.kept["losses"].append(float(outputs["loss"]))
-
-    def on_validation_end(self, trainer, pl_module) -> None:
-        scores = trainer.callback_metrics.items()
-        self.kept["scores"].append({name: float(value) for name, value in scores if name.startswith("val/")})
-
-
 def fit(processes, loss, arguments=None, epochs=0, rate=1.0, average=False, **learner) -> dict[str, Any]:
     """One step without a validation, or epochs of five steps with one after each."""
+    kept: dict[str, list] = {"batches": [], "losses": [], "scores": []}
+
+    def note(trainer, module, outputs, batch, *_) -> None:
+        kept["batches"].append(module.all_gather(batch[2]).flatten().tolist())  # in the order of the global batch
+        kept["losses"].append(float(outputs["loss"]))
+
+    def note_scores(trainer, module) -> None:
+        scores = trainer.callback_metrics.items()
+        kept["scores"].append({name: float(value) for name, value in scores if name.startswith("val/")})
 
     def build(num_classes, embedding_size):
         torch.manual_seed(2)
         return loss(num_classes=num_classes, embedding_size=embedding_size, **(arguments or {}))
 
     made = build if "num_classes" in supplied_arguments(loss) else loss()
-    rates = {"optimizer": torch.optim.SGD, "trunk_lr": rate, "embedder_lr": rate, "loss_lr": rate, "weight_decay": 0.0}
-    module, recorder = small_learner(made, **rates, **learner), Recorder()
+    rates = dict.fromkeys(("trunk_lr", "embedder_lr", "loss_lr"), rate)
+    module = small_learner(made, optimizer=torch.optim.SGD, weight_decay=0.0, **rates, **learner)
     # The validation's batches do not divide its fold.
     batches = {"batch_size": 16, "samples_per_class": 4, "eval_batch_size": 17, "steps_per_epoch": 5 if epochs else 1}
     where = {"devices": processes, "strategy": "ddp" if processes > 1 else "auto", "precision": "64-true"}
     averages = [EMAWeightAveraging(decay=0.9)] * average
     limits = {"max_epochs": epochs or 1, "limit_val_batches": 1.0 if epochs else 0}
+    recorder = LambdaCallback(on_train_batch_end=note, on_validation_end=note_scores)
     trainer = small_trainer(recorder, *averages, **where, **limits)
     trainer.fit(module, datamodule=small_data(**batches))
-    return {**recorder.kept, "weights": {name: value.clone() for name, value in module.state_dict().items()}}
+    return {**kept, "weights": {name: value.clone() for name, value in module.state_dict().items()}}
 
 
 class BreaksOnTheSecond(MetricLearner):

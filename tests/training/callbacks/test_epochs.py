@@ -30,22 +30,17 @@ pytestmark = [
 ]
 
 
-STILL = ["--model.loss", "ContrastiveLoss", "--model.embedder_lr", "0", "--model.trunk_lr", "0"]
-RARER = [
-    *(*STILL, "--model.weight_decay", "0", "--trainer.max_epochs", "30", "--trainer.callbacks+", "UntilDone"),
-    *("--trainer.callbacks.first", "4", "--trainer.callbacks.every", "8", "--trainer.callbacks.patience", "2"),
-]
-START = [
-    *(*STILL, "--model.embedder_init", "pca", "--model.embedding_size", "16", "--trainer.max_epochs", "3"),
-    *("--trainer.callbacks+", "ValidateFirst", "--trainer.callbacks+", "EarlyStopping"),
-    *("--trainer.callbacks.monitor", "val/map_at_r", "--trainer.callbacks.mode", "max"),
-    *("--trainer.callbacks.patience", "1"),
-]
+STILL = "--model.loss ContrastiveLoss --model.embedder_lr 0 --model.trunk_lr 0"
+UNTIL_DONE = "UntilDone --trainer.callbacks.first 4 --trainer.callbacks.every 8 --trainer.callbacks.patience 2"
+RARER = f"{STILL} --model.weight_decay 0 --trainer.max_epochs 30 --trainer.callbacks+ {UNTIL_DONE}"
+BY_SCORE = "--trainer.callbacks.monitor val/map_at_r --trainer.callbacks.mode max --trainer.callbacks.patience 1"
+START = f"{STILL} --model.embedder_init pca --model.embedding_size 16 --trainer.max_epochs 3 --trainer.callbacks+ "
+START += f"ValidateFirst --trainer.callbacks+ EarlyStopping {BY_SCORE}"
 
 
-def words(folder: Path, settings: list[str], name: str = "it") -> list[str]:
+def words(folder: Path, settings: str, name: str = "it") -> list[str]:
     few = ["--data.dataset.num_classes", "24", "--data.steps_per_epoch", "2"]
-    return ["fit", *TINY, *settings, *few, "--output", str(folder), "--name", name]
+    return ["fit", *TINY, *settings.split(), *few, "--output", str(folder), "--name", name]
 
 
 def test_the_steps_to_validate_at() -> None:
@@ -138,8 +133,7 @@ def test_the_best_epoch_is_kept_and_loads_alone(given, tmp_path) -> None:
     assert Path(best.best_model_path).parent == (tmp_path / "mine" if mine else tmp_path / "checkpoints")
     assert [path.name for path in Path(best.best_model_path).parent.iterdir()] == ["epoch=1-step=4.ckpt"]
     assert weights.scores[1] == float(best.best_model_score) == 1.0 > max(weights.scores[::2])
-    found = torch.load(best.best_model_path, weights_only=True)
-    assert found["epoch"] == 1
+    assert torch.load(best.best_model_path, weights_only=True)["epoch"] == 1
     alone = loaded(best.best_model_path, trunk=ModuleTrunk(nn.Identity(), 8), loss=ContrastiveLoss())
     assert trainer(tmp_path).validate(alone, LOADER, verbose=False)[0]["val/map_at_r"] == 1.0
     assert plain.validate(still(), LOADER, ckpt_path="best", verbose=False)[0]["val/map_at_r"] == 1.0
@@ -159,23 +153,21 @@ def test_a_second_fit_of_the_trainer_and_a_resumed_one_keep_what_is_best_of_all(
         assert list(first.parent.iterdir()) == [first] == [Path(each.checkpoint_callback.best_model_path)]
 
 
-@pytest.mark.parametrize("case", ["one step", "no loader", "no fold"])
-def test_a_training_without_a_validation_keeps_its_last_step(case, tmp_path) -> None:
-    plain = trainer(tmp_path, **({"max_steps": 1} if case == "one step" else {"max_epochs": 2}))
-    if case == "no fold":
-        plain.fit(small_learner(), small_data(16, fold="none", steps_per_epoch=1))
-    else:
-        plain.fit(still(), LOADER, LOADER if case == "one step" else [])
-    assert "val/map_at_r" not in plain.callback_metrics
-    kept = torch.load(plain.checkpoint_callback.best_model_path, weights_only=True)
-    assert kept["global_step"] == plain.global_step
+def test_a_training_without_a_validation_keeps_its_last_step(tmp_path) -> None:
+    no_fold = small_learner(), small_data(16, fold="none", steps_per_epoch=1)
+    for number, (given, limit) in enumerate(((no_fold, 2), ((still(), LOADER, []), 2), ((still(), LOADER, LOADER), 1))):
+        plain = trainer(tmp_path / f"{number}", **{"max_steps" if limit == 1 else "max_epochs": limit})
+        plain.fit(*given)
+        assert "val/map_at_r" not in plain.callback_metrics
+        kept = torch.load(plain.checkpoint_callback.best_model_path, weights_only=True)
+        assert kept["global_step"] == plain.global_step
 
 
 @pytest.mark.parametrize("fold", ["1", "none"])
 def test_a_fit_of_no_step_validates_and_keeps_its_start(fold: str, run, tmp_path: Path) -> None:
     """Nothing could train: the trunk is frozen and has no layer on top."""
-    frozen = ["--model.freeze_trunk", "true", "--model.embedder", "IdentityEmbedder", "--model.embedding_size", "null"]
-    succeeded(run(*words(tmp_path, RARER), *frozen, "--trainer.max_steps", "0", "--data.fold", fold))
+    frozen = "--model.freeze_trunk true --model.embedder IdentityEmbedder --model.embedding_size null"
+    succeeded(run(*words(tmp_path, f"{RARER} {frozen} --trainer.max_steps 0 --data.fold {fold}")))
     folder = tmp_path / "fit/it/0"
     best = torch.load(folder / "best.ckpt", weights_only=True)
     assert (best["epoch"], best["global_step"]) == (-1, 0)
@@ -199,9 +191,8 @@ def score(learner: Any, data: Any) -> float:
 
 @pytest.mark.filterwarnings("ignore:.*WeightAveraging callback")
 def test_a_plain_trainer_keeps_and_tests_what_it_scored(tmp_path: Path) -> None:
-    callbacks = EMAWeightAveraging(decay=0.9), ValidateFirst()
     learner, data = small_learner(embedder_lr=0.1), small_data(32, steps_per_epoch=2, batch_size=16)
-    plain = trainer(tmp_path, *callbacks, max_epochs=2)
+    plain = trainer(tmp_path, EMAWeightAveraging(decay=0.9), ValidateFirst(), max_epochs=2)
     plain.fit(learner, data)
     best = plain.checkpoint_callback
     kept = float(best.best_model_score)

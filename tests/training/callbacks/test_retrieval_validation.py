@@ -20,10 +20,7 @@ from levelfield.training.plain_module import adapted
 pytestmark = pytest.mark.usefixtures("quiet")
 IMAGES, LABELS = torch.rand(40, 3, 32, 32, generator=torch.Generator().manual_seed(0)), torch.arange(40) // 4
 PAIRS, TRIPLES = TensorDataset(IMAGES, LABELS), TensorDataset(IMAGES, LABELS, torch.arange(40))
-DICTIONARIES = [
-    {"samples": image, "labels": label, "index": place}
-    for place, (image, label) in enumerate(zip(IMAGES, LABELS, strict=True))
-]
+DICTIONARIES = [dict(zip(("samples", "labels", "index"), triple, strict=True)) for triple in TRIPLES]
 
 
 class Stream(IterableDataset):
@@ -114,8 +111,7 @@ def test_a_test_takes_the_arguments_of_your_validation_step(kind, tmp_path) -> N
 @pytest.mark.parametrize("stage", ["validate", "test"])
 def test_mixed_precision_is_for_training_only(stage: str, tmp_path) -> None:
     """So a score in a fit is that of `embed`, and of a baseline, which no Trainer embeds."""
-    it = learner()
-    mixed = small_trainer(precision="bf16-mixed", default_root_dir=tmp_path)
+    it, mixed = learner(), small_trainer(precision="bf16-mixed", default_root_dir=tmp_path)
     scores = getattr(mixed, stage)(it, [LOADERS["triples"], LOADERS["pairs"]], verbose=False)[0]
     embedded = embed(it, LOADERS["triples"])
     (score,) = (value for key, value in scores.items() if key.endswith("/map_at_r"))
