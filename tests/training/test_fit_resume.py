@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -90,8 +91,7 @@ def equal(one: Any, other: Any) -> bool:
     return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
 
 
-def read(path: Path) -> Any:
-    return torch.load(path, weights_only=True)
+read = partial(torch.load, weights_only=True)
 
 
 def same(killed: Path, whole: Path) -> None:
@@ -286,10 +286,7 @@ def test_a_running_fit_is_not_resumed(released, tmp_path: Path) -> None:
         claim(tmp_path, CONFIG, True)
     claim(tmp_path / "mistake", CONFIG, False).release()
     assert list((tmp_path / "mistake").iterdir()) == []
-
-
-def test_a_file_in_the_place_of_a_folder_is_named(tmp_path: Path) -> None:
-    (tmp_path / "fit").write_text("")
+    (tmp_path / "fit").write_text("")  # a file in the place of a folder
     for parent in (tmp_path / "fit" / "mine", tmp_path / "fit"):
         with pytest.raises(UserError, match=str(tmp_path / "fit")):
             claim(parent, CONFIG, False)

@@ -41,7 +41,7 @@ def test_raw_embeddings_can_be_ranked_by_euclidean_distance():
 class Taught(MetricLearner):
     """With two teachers: one in eval mode, and one to be put into eval mode by hand."""
 
-    def __init__(self, **arguments):
+    def __init__(self, noise=0.1, **arguments):
         super().__init__(**arguments)
         self.silent = nn.Sequential(nn.Linear(16, 16), nn.Dropout()).eval()
         self.by_hand = nn.Sequential(nn.Linear(16, 16), nn.Dropout())
@@ -181,16 +181,11 @@ def test_a_trunk_that_does_not_say_its_layers_is_refused():
         rates(small_trunk("test_vit"), layer_decay=-1.0)
 
 
-class NoisyLearner(MetricLearner):
-    def __init__(self, noise=0.1, **kwargs):
-        super().__init__(**kwargs)
-
-
 def test_an_argument_that_no_learner_takes_is_named_with_the_one_to_give():
     names = {"lr": "trunk_lr, embedder_lr or loss_lr", "batch_size": "--data.batch_size"}
     for name, instead in {**names, "embeding_size": "'embedding_size'", "nois": "'noise'"}.items():
         with pytest.raises(UserError, match=f"'{name}'.*{instead}"):
-            NoisyLearner(trunk=small_trunk("test_vit"), loss=ContrastiveLoss(), **{name: 1})
+            Taught(trunk=small_trunk("test_vit"), loss=ContrastiveLoss(), **{name: 1})
 
 
 def own_learner(**arguments) -> MetricLearner:

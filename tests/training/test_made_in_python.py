@@ -292,5 +292,3 @@ def test_a_foreign_datamodule_is_not_taken_for_ours(tmp_path):
     assert torch.load(path, weights_only=True)["levelfield"]["data"] is None
     with pytest.raises(UserError, match="transforms=ImageTransforms"):
         embed(path, [Image.new("RGB", (32, 32))])
-    with pytest.raises(UserError, match=r"model\.embedder_init"):
-        small_trainer().fit(small_learner(embedder_init="pca"), datamodule=Foreign())

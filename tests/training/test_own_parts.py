@@ -54,9 +54,7 @@ class SmallTrunk(nn.Sequential):
     def __init__(self, width=8):
         super().__init__(nn.Conv2d(3, width, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
         self.num_features = width
-class PlainEmbedder(nn.Linear):
-    def __init__(self, num_features, embedding_size, bias=True):
-        super().__init__(num_features, embedding_size, bias=bias)
+class PlainEmbedder(nn.Linear): ...
 class LabelEmbedder(nn.Linear):
     def forward(self, features, labels): ...
 class NarrowEmbedder(nn.Linear):
@@ -100,12 +98,11 @@ ALL_OWN = [
 def desk(tmp_path_factory):
     """A working directory with one's own modules, of which some cannot be imported."""
     folder = tmp_path_factory.mktemp("desk")
-    (folder / "my_learner.py").write_text(LEARNER)
-    (folder / "plainly.py").write_text(MODULE)
-    (folder / "plain_parts.py").write_text(Path(__file__).with_name("weighted_loss.py").read_text() + PARTS)
-    (folder / "torn_parts.py").write_text("class A(:\n")
-    (folder / "angry_parts.py").write_text("raise RuntimeError('not\\ntoday')\n")
-    (folder / "needy_parts.py").write_text("import no_such_package\n")
+    parts = Path(__file__).with_name("weighted_loss.py").read_text() + PARTS
+    files = {"my_learner": LEARNER, "plainly": MODULE, "plain_parts": parts, "needy_parts": "import no_such_package\n"}
+    files |= {"torn_parts": "class A(:\n", "angry_parts": "raise RuntimeError('not\\ntoday')\n"}
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(text)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "path", [path for path in sys.path if path])
         patch.setattr(sys, "dont_write_bytecode", True)

@@ -97,8 +97,7 @@ def both(folder: Path, model: dict[str, Any], data: dict[str, Any], seed: int) -
     Kept.settings = {}
     seed_everything(seed, verbose=False)
     learner = MetricLearner(**{name: made(value) for name, value in (BASE | model).items()})
-    given = datamodule(**{"seed": seed, **data})
-    fitting = quiet_trainer(**trainer, logger=Kept())
+    given, fitting = datamodule(**data), quiet_trainer(**trainer, logger=Kept())
     fitting.fit(learner, given)
     fitting.save_checkpoint(folder / "python.ckpt")
     data_logged = Kept.settings.pop("data")

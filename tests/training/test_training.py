@@ -86,7 +86,6 @@ def test_a_step_runs_nine_files_and_a_validation_twelve() -> None:
 
 
 WANDB = {"class_path": "lightning.pytorch.loggers.WandbLogger", "init_args": {"offline": True, "project": "p"}}
-SCORES = ("map_at_r", "r_precision", "precision_at_1")
 BOARD = {"class_path": "lightning.pytorch.loggers.TensorBoardLogger", "init_args": {"save_dir": "elsewhere"}}
 
 
@@ -104,11 +103,11 @@ def test_both_trackers_hold_the_same_numbers_and_the_training_is_the_same(tmp_pa
         training.trainer.fit(training.model, datamodule=training.datamodule)
     for file in ("metrics.csv", "best.ckpt"):
         assert (tmp_path / "tracked" / file).read_bytes() == (tmp_path / "plain" / file).read_bytes()
-
     [found] = offline_runs(tmp_path)
     assert found.run.project == "p"
     scalars = found.keys - {"epoch", "trainer/global_step"}
-    assert scalars == {"train/loss", "best/map_at_r", *(f"val/{name}" for name in SCORES)}
+    scores = {f"val/{name}" for name in ("map_at_r", "r_precision", "precision_at_1")}
+    assert scalars == {"train/loss", "best/map_at_r", *scores}
     [events] = (tmp_path / "tracked").glob("events.out.tfevents.*")
     board = EventAccumulator(str(events)).Reload()
     assert scalars <= set(board.Tags()["scalars"])

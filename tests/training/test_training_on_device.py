@@ -4,6 +4,7 @@ Without a GPU one is pretended, on which tensors of two devices do not go togeth
 """
 
 import contextlib
+import functools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -57,6 +58,7 @@ LEARNERS = {  # tests/losses/test_losses_on_device.py has all losses
 PRECISIONS = {"64-true": 1e-6, "32-true": 5e-3, "bf16-mixed": 5e-2, "16-mixed": 2e-2}
 IN_MAKE_TEST = ("class weights", "memory", "chunks", "features")
 OTHERS = [name for name in LEARNERS if name not in IN_MAKE_TEST]
+ON_GPU = pytest.param("cuda", marks=ON_CUDA)
 TRAININGS = [
     *(("cpu", "32-true", name) for name in METHODS),
     *(pytest.param("pretended", "64-true", name, marks=pytest.mark.slow) for name in IN_MAKE_TEST),
@@ -106,15 +108,10 @@ def test_the_losses_of_a_training_are_those_of_float64_on_the_cpu(where, precisi
     assert where != "pretended" or score_there == pytest.approx(score, rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    "where", ["cpu", pytest.param("pretended", marks=pytest.mark.full), pytest.param("cuda", marks=ON_CUDA)]
-)
+@pytest.mark.parametrize("where", ["cpu", pytest.param("pretended", marks=pytest.mark.full), ON_GPU])
 def test_a_checkpoint_of_a_device_embeds_on_the_cpu_and_goes_on_on_the_device(where, tmp_path):
     with named(where) as device:
-
-        def train(**how: Any) -> Any:
-            return fitted("class weights", device, precision="64-true", **how)
-
+        train = functools.partial(fitted, "class weights", device, precision="64-true")
         trainer, whole, score = train(max_epochs=2)
         train()[0].save_checkpoint(tmp_path / "half.ckpt")
         rest = train(max_epochs=2, path=tmp_path / "half.ckpt")[1]

@@ -1,9 +1,8 @@
 """Two gloo processes give the loss, gradients, batches and scores of one; what one of them finds, both raise.
 
-As a script it fits on this process group and writes `<folder>/<world size>_<rank>.pt`: of each case in FITS the losses,
-the weights after a step of SGD with rate 1 (so that their change is the gradient), the batches, and the validation
-scores; of each case in CASES, on two processes alone, the class and message of its exception. Each process then writes
-`<folder>/left_<world size>_<rank>`: whether it had left its group when it ended.
+As a script writes `<folder>/<world size>_<rank>.pt`: of each case in FITS losses, weights (after a step of SGD, rate 1,
+their change is the gradient), batches and scores; of each case in CASES, on two processes alone, class and message of
+its exception. `<folder>/left_<world size>_<rank>` says whether the process had left its group when it ended.
 """
 
 import atexit
@@ -176,14 +175,15 @@ def main(folder: Path, processes: int) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("fits")
+    found = tmp_path_factory.mktemp("fits")
+    for done in [python(__file__, found, 1), *torchrun(__file__, found, 2, LEVELFIELD_CACHE=str(found / "cache"))]:
+        assert done.returncode == 0, done.stderr[-3000:]
+    return found
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def results(folder: Path) -> list[dict[str, Any]]:
     """Of one process, and of each of two."""
-    for done in [python(__file__, folder, 1), *torchrun(__file__, folder, 2, LEVELFIELD_CACHE=str(folder / "cache"))]:
-        assert done.returncode == 0, done.stderr[-3000:]
     return [torch.load(folder / f"{name}.pt") for name in ("1_0", "2_0", "2_1")]
 
 
@@ -221,7 +221,7 @@ def test_both_processes_raise_part_and_wait_for_no_ledger_that_cannot_be_written
     assert [(folder / f"left_2_{rank}").read_text() for rank in range(2)] == ["True"] * 2
 
 
-def test_one_process_writes_the_line_of_each_test(results, folder: Path) -> None:
+def test_one_process_writes_the_line_of_each_test(folder: Path) -> None:
     """Two tests of a loader of one's own, which share a folder; three of glyphs, of which one has a folder's copy."""
 
     def lines(path: Path) -> list[dict]:
