@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 from lightning.pytorch.callbacks import LambdaCallback
-from refused import refused, succeeded
+from refused import succeeded
 from small_fit import Looks, small_data, small_learner, small_trainer
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -77,11 +77,6 @@ def test_class_attributes_are_settings_that_an_option_overrides(run, tiny, tmp_p
         loss, pull, push, penalty = (float(row[f"train/{name}"]) for name in ("loss", "pull", "push", "regularizer"))
         assert loss == pytest.approx(pull + push + 0.1 * penalty, rel=1e-6)
     assert abs(float(rows[0]["train/temperature"]) - 2.0) == pytest.approx(0.1, rel=1e-3)
-    losses = ["--model.loss", "WeightedSum", "--model.loss.losses"]
-    both = [*losses, "{a: pull_push.PullPush, b: pull_push.PullPush}"]
-    assert settings(fitted(run, tiny, tmp_path, "held", *both)[0]) == (False, 0.25, 2)
-    mixed = [*losses, "{a: pull_push.PullPush, b: NTXentLoss}"]
-    refused(run("fit", *tiny, "--output", tmp_path, *mixed), "--model.normalize", "PullPush False, NTXentLoss True")
 
 
 class OnceAClass(nn.Module):

@@ -59,25 +59,6 @@ def test_every_loss_and_miner_is_built_again_from_its_arguments(kind):
     assert [*again.state_dict()] == [*made.state_dict()]
 
 
-def test_parts_without_a_path_are_named_when_the_fit_goes_on(stored):
-    def sgd(groups) -> torch.optim.Optimizer:
-        return torch.optim.SGD(groups, lr=0.1)
-
-    miner = pytorch_metric_learning.miners.MultiSimilarityMiner()
-    path = stored(small_learner(miner=miner, optimizer=sgd, trunk_lr=np.logspace(-4, -2, 3)[0]))
-    loaded = MetricLearner.load_from_checkpoint(path)  # nobody needs them to embed
-    assert (loaded.optimization.trunk_lr, type(loaded.hparams["trunk_lr"])) == (1e-4, float), "it was of numpy"
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        step(loaded)
-    lines = "\n".join(str(each.message) for each in told)
-    named = [f"its {name}" in lines for name in ("miner", "optimizer", "loss", "regularizer")]
-    assert named == [True, True, False, False]
-    whole = MetricLearner.load_from_checkpoint(path, miner=miner, optimizer=torch.optim.SGD)
-    assert whole.miner is miner
-    step(whole)  # no warning
-
-
 @pytest.mark.filterwarnings("ignore:.*was trained on 5 classes of the validation fold")
 @pytest.mark.parametrize(
     ("loss", "loaded"), [(ArcFaceLoss, True), (partial(losses.MarginLoss, learn_beta=True), False)]
@@ -223,20 +204,33 @@ class ObjectTrunk(nn.Sequential):
 
 
 def test_parts_that_were_objects_are_given_again(stored):
-    trunk = ObjectTrunk(nn.Conv2d(3, 12, 5, stride=4))
-    loss = partial(peers.ArcFaceLoss, distance=CosineSimilarity())
-    learner = MetricLearner(trunk, loss=loss, embedder=lambda features, size: nn.Linear(features, size, bias=False))
-    path = stored(learner)
+    def sgd(groups) -> torch.optim.Optimizer:
+        return torch.optim.SGD(groups, lr=0.1)
+
+    trunk, miner = ObjectTrunk(nn.Conv2d(3, 12, 5, stride=4)), pytorch_metric_learning.miners.MultiSimilarityMiner()
+    loss, rate = partial(peers.ArcFaceLoss, distance=CosineSimilarity()), np.logspace(-4, -2, 3)[0]
+    of_fit = {"loss": loss, "miner": miner, "optimizer": sgd, "trunk_lr": rate}
+    learner = MetricLearner(trunk, embedder=lambda given, size: nn.Linear(given, size, bias=False), **of_fit)
+    path, images = stored(learner), torch.rand(4, 3, 32, 32)
     parts = {"trunk": ObjectTrunk(nn.Conv2d(3, 12, 5, stride=4)), "embedder": partial(nn.Linear, bias=False)}
     for given, key in (({"embedder": parts["embedder"]}, r"it\.ckpt.*trunk=trunk"), ({"trunk": trunk}, "embedder=")):
         with pytest.raises(UserError, match=key):
             MetricLearner.load_from_checkpoint(path, **given)
     with pytest.raises(UserError, match="'trnk'"):
         MetricLearner.load_from_checkpoint(path, trnk=trunk)
-    images = torch.rand(4, 3, 32, 32)
-    loaded = MetricLearner.load_from_checkpoint(path, loss=loss, **parts)
+    loaded = MetricLearner.load_from_checkpoint(path, loss=loss, **parts)  # nobody needs the others to embed
     assert torch.equal(loaded(images), learner.eval()(images))
     assert torch.equal(loaded.loss.W, learner.loss.W)
+    assert (loaded.optimization.trunk_lr, type(loaded.hparams["trunk_lr"])) == (1e-4, float), "it was of numpy"
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        step(loaded)
+    lines = "\n".join(str(each.message) for each in told)
+    named = [f"its {name}" in lines for name in ("miner", "optimizer", "loss", "regularizer")]
+    assert named == [True, True, False, False]
+    whole = MetricLearner.load_from_checkpoint(path, loss=loss, miner=miner, optimizer=torch.optim.SGD, **parts)
+    assert whole.miner is miner
+    step(whole)  # no warning
     for reason in ("was an object", "NoSuchLoss is not installed"):
         with pytest.warns(UserWarning, match=rf"it\.ckpt.* loss.*{reason}"):
             loaded = MetricLearner.load_from_checkpoint(path, **parts)
