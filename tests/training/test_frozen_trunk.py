@@ -13,7 +13,7 @@ from deletable import EXPORT, needs
 from lightning.pytorch.callbacks import LambdaCallback
 from PIL import Image
 from refused import refused, succeeded
-from small_fit import small_config, small_data, small_learner, small_trainer, small_trunk
+from small_fit import small_config, small_data, small_learner, small_trainer
 from tiny_fit import TINY
 from tiny_text import own_texts, tiny_text_model
 from torch.nn.functional import normalize
@@ -48,7 +48,7 @@ def features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], se
 
 
 def learner_of(trunk=None, loss=ArcFaceLoss) -> MetricLearner:
-    return small_learner(loss, trunk=trunk or small_trunk(), freeze_trunk=True, embedder=MLPEmbedder)
+    return small_learner(loss, freeze_trunk=True, embedder=MLPEmbedder, **({"trunk": trunk} if trunk else {}))
 
 
 def letters(features: bool, transforms=FIXED, **arguments) -> MetricDataModule:

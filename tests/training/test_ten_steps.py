@@ -176,8 +176,9 @@ def test_steps_by_hand(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     training = trained(tmp_path, case, epochs=case.steps if name == "zhai_wu" else 1)
     assert len(training.batches) == case.steps
-    weights = {key: value.clone() for key, value in training.before.items() if not key.endswith("num_batches_tracked")}
-    learning = {key: value.requires_grad_() for key, value in weights.items() if ".running_" not in key}
+    before = {key: value for key, value in training.before.items() if not key.endswith("num_batches_tracked")}
+    weights = {key: nn.Parameter(value.clone(), ".running_" not in key) for key, value in before.items()}
+    learning = {key: value for key, value in weights.items() if value.requires_grad}
     trunk = (SmallTextTrunk if case.protocol.endswith("_text") else SmallTrunk)().double().train(not case.frozen)
     of_trunk, own = (
         {key.removeprefix(part): value for key, value in weights.items() if key.startswith(part)}
@@ -206,8 +207,7 @@ def test_steps_by_hand(name: str, tmp_path: Path) -> None:
                 optimizer.step()
             optimizer.zero_grad()
         for key, value in weights.items():  # the whole way so far agrees to six digits
-            before, after = training.before[key], training.after[step - 1][key]
-            way, ours = value.detach() - before, after - before
+            way, ours = value.detach() - before[key], training.after[step - 1][key] - before[key]
             torch.testing.assert_close(ours, way, rtol=1e-6, atol=1e-14, msg=lambda m, at=(step, key): f"{at}: {m}")
     assert (repeated > 0) == (name == "zhai_wu"), "drawn with replacement"
     if name == "zhai_wu":
