@@ -66,6 +66,8 @@ CASES = {  # options, and when it is killed
 }  # fmt: skip
 MARKS = {8: pytest.mark.full, 11: pytest.mark.processes, 12: [pytest.mark.processes, pytest.mark.full]}
 PARAMETERS = [pytest.param(case, marks=MARKS.get(place, ())) for place, case in enumerate(CASES)]
+TWO = "--trainer.accelerator cpu --trainer.devices 2 --trainer.strategy ddp"
+read = partial(torch.load, weights_only=True)
 
 
 @pytest.fixture(scope="module")
@@ -89,9 +91,6 @@ def equal(one: Any, other: Any) -> bool:
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(equal, one, other))
     return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
-
-
-read = partial(torch.load, weights_only=True)
 
 
 def same(killed: Path, whole: Path) -> None:
@@ -126,9 +125,6 @@ def test_a_killed_fit_ends_as_one_that_was_left_alone(case, plain, run, tmp_path
         assert str(tmp_path / "fit/killed/0") in succeeded(run(*killed, "--resume"))
         assert [path.name for path in (tmp_path / "fit/killed").iterdir()] == ["0"]
         same(tmp_path / "fit/killed/0", whole)
-
-
-TWO = "--trainer.accelerator cpu --trainer.devices 2 --trainer.strategy ddp"
 
 
 @pytest.mark.processes

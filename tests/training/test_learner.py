@@ -25,6 +25,12 @@ from levelfield.training.learner import MetricLearner
 from levelfield.training.start import check_parts
 
 pytestmark = pytest.mark.usefixtures("quiet")
+RATE, DECAY = 0.1, 0.5
+OF_TIMM = [
+    ("test_vit", {"depth": 3}, 4),
+    ("vit_small_patch14_reg4_dinov2", {"depth": 3, "embed_dim": 24, "num_heads": 2}, 4),
+    ("convnextv2_tiny", {"depths": [1, 1, 2, 1], "dims": [8, 8, 8, 8]}, 6),
+]
 
 
 def test_raw_embeddings_can_be_ranked_by_euclidean_distance():
@@ -131,9 +137,6 @@ def test_minimises_the_loss_and_the_weighted_penalty_of_the_embeddings_or_class_
         torch.testing.assert_close(found["loss"], learner.loss(embeddings, labels) + regularizer.weight * penalty)
 
 
-RATE, DECAY = 0.1, 0.5
-
-
 def rates(trunk: nn.Module, **arguments) -> dict[str, float]:
     given = {"trunk_lr": RATE, "embedder_lr": 0.3, "layer_decay": DECAY, **arguments}
     learner = MetricLearner(trunk, loss=ContrastiveLoss(), embedding_size=8, **given)
@@ -144,13 +147,6 @@ def rates(trunk: nn.Module, **arguments) -> dict[str, float]:
     assert all((rate == 0.3) == name.startswith("embedder.") for name, rate in found.items())
     assert list(found) == list(names.values())  # an optimizer's state goes by this order
     return {name: rate for name, rate in found.items() if name.startswith("trunk.")}
-
-
-OF_TIMM = [
-    ("test_vit", {"depth": 3}, 4),
-    ("vit_small_patch14_reg4_dinov2", {"depth": 3, "embed_dim": 24, "num_heads": 2}, 4),
-    ("convnextv2_tiny", {"depths": [1, 1, 2, 1], "dims": [8, 8, 8, 8]}, 6),
-]
 
 
 @pytest.mark.parametrize(("name", "arguments", "above"), OF_TIMM)
@@ -212,9 +208,7 @@ def test_what_is_of_no_part_learns_at_the_embedders_rates_in_the_last_group():
     parts = [{names[weight].partition(".")[0] for weight in group["params"]} for group in groups]
     assert parts == [{"trunk"}, {"embedder"}, {"loss"}, {"miner", "regularizer", "projection", "scale"}]
     assert sum(len(group["params"]) for group in groups) == len(names) - 2  # but for the teacher's
-
-
-def test_a_weight_that_two_parts_share_is_in_one_group():
+    # A weight that two parts share is in one group.
     learner = own_learner()
     learner.loss.projection = learner.projection
     learner.projection.bias = learner.embedder[2].bias

@@ -111,6 +111,8 @@ REFUSED = {  # tests/cli/test_refusals.py has those of callbacks and schedules
     "class weights, own loaders": (Habit(model={"loss": ARCFACE}, loaders=own.own_loaders), ["build_loss"]),
     "a Compose": (Habit(loaders=lambda _: letters(transforms=COMPOSE)), ["transforms", "train()", "evaluate()"]),
 }
+BY_WORDS = [name for name, each in EQUAL.items() if each.loaders is each.prepared is None]
+SLOW = pytest.param("torch.compile", marks=pytest.mark.full)  # its import takes six seconds
 
 
 @pytest.fixture
@@ -141,10 +143,6 @@ def equal(found: Watch, expected: Watch) -> None:
     assert found.kept == pytest.approx(expected.kept, abs=1e-6)
     assert found.logged == pytest.approx(expected.logged, rel=1e-5)
     torch.testing.assert_close(found.weights, expected.weights, rtol=1e-3, atol=1e-4)
-
-
-BY_WORDS = [name for name, each in EQUAL.items() if each.loaders is each.prepared is None]
-SLOW = pytest.param("torch.compile", marks=pytest.mark.full)  # its import takes six seconds
 
 
 @pytest.mark.parametrize("expected", [*(name for name in EQUAL if name not in SLOW.values), SLOW], indirect=True)

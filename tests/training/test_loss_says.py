@@ -41,6 +41,18 @@ class PullPush(nn.Module):
         self.terms = {"pull": pull.detach(), "push": push.detach(), "matrix": apart.detach()}
         return pull + push
 """
+BATCHES = DataLoader([(torch.rand(8, 12), torch.arange(8) // 2)] * 20, batch_size=None)
+NAN, FINE = torch.tensor([[0.0], [torch.nan]]).expand(2, 12), torch.rand(8, 12)
+PAIRS = (FINE, torch.arange(8) // 2)
+MISTAKES = [
+    (PAIRS, lambda points: points.sum(1), r"--model\.loss Gives .*\(8,\)"),
+    (PAIRS, lambda points: None, r"--model\.loss Gives .*NoneType"),
+    (PAIRS, lambda points: points.detach().sum(), r"--model\.loss Gives .*gradient"),
+    # No learning rate is blamed for the first loss.
+    (PAIRS, lambda points: points.sum() * torch.inf, r"step 0: .*\binitial weights\b(?!.*_lr)"),
+    ((NAN, torch.zeros(2), torch.tensor([4, 7])), torch.sum, r"step 0: .*\b1 of 2\b.*\b7 in the data set"),
+    ((NAN, torch.zeros(2)), torch.sum, r"step 0: .*\b1 of 2\b.*\b1 in the batch"),
+]
 
 
 def fitted(run, tiny, tmp_path: Path, name: str, *words: str) -> tuple[dict, list[dict[str, str]]]:
@@ -130,9 +142,6 @@ def test_what_silently_trains_worse_or_cannot_be_loaded_is_warned_of(monkeypatch
     assert set(line.partition(":")[0].split(", ")) == {kind.__name__ for kind in parts}
 
 
-BATCHES = DataLoader([(torch.rand(8, 12), torch.arange(8) // 2)] * 20, batch_size=None)
-
-
 def learner_of(loss: nn.Module) -> MetricLearner:
     given = {"embedding_size": 4, "optimizer": lambda groups: torch.optim.SGD(groups, lr=0.1)}
     return MetricLearner(ModuleTrunk(nn.Identity(), 12), loss, **given)
@@ -170,19 +179,6 @@ def test_each_accumulated_batch_draws_anew_and_the_first_of_a_step_the_same_what
     assert draws[2][::2] == draws[1][:2]
 
 
-NAN, FINE = torch.tensor([[0.0], [torch.nan]]).expand(2, 12), torch.rand(8, 12)
-PAIRS = (FINE, torch.arange(8) // 2)
-MISTAKES = [
-    (PAIRS, lambda points: points.sum(1), r"--model\.loss Gives .*\(8,\)"),
-    (PAIRS, lambda points: None, r"--model\.loss Gives .*NoneType"),
-    (PAIRS, lambda points: points.detach().sum(), r"--model\.loss Gives .*gradient"),
-    # No learning rate is blamed for the first loss.
-    (PAIRS, lambda points: points.sum() * torch.inf, r"step 0: .*\binitial weights\b(?!.*_lr)"),
-    ((NAN, torch.zeros(2), torch.tensor([4, 7])), torch.sum, r"step 0: .*\b1 of 2\b.*\b7 in the data set"),
-    ((NAN, torch.zeros(2)), torch.sum, r"step 0: .*\b1 of 2\b.*\b1 in the batch"),
-]
-
-
 @pytest.mark.parametrize(("batch", "given", "key"), MISTAKES)
 def test_what_is_no_loss_or_not_finite_is_named(batch, given, key):
     often = 0 if given is not torch.sum else 50  # no logging is no division by zero
@@ -191,30 +187,20 @@ def test_what_is_no_loss_or_not_finite_is_named(batch, given, key):
         trainer.fit(learner_of(Gives(given)), DataLoader([batch], batch_size=None))
 
 
-IMAGES = torch.rand(16, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-LABELS = torch.arange(16) // 4
-
-
-def said(*batch: torch.Tensor, **trunk: nn.Module) -> list[str]:
-    """The warnings about images in a fit of two epochs."""
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
-        small_trainer(max_epochs=2).fit(small_learner(**trunk), DataLoader(TensorDataset(*batch), batch_size=8))
-    return [str(each.message) for each in found if "standardise" in str(each.message)]
-
-
-SEEN = [
-    (IMAGES + 0.3 * (IMAGES.flip(0) - 0.5), None),  # noise, or the overshoot of an interpolation
-    ((IMAGES * 255).to(torch.uint8), None),
-    (normalize(IMAGES, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)), "-2.12 to 2.64"),
-    (IMAGES * 255, "to 255"),
-]
-
-
 def test_images_that_the_trunk_does_not_expect_are_warned_of_once() -> None:
-    for images, range_ in SEEN:
-        lines = said(images, LABELS)
+    images, labels = torch.rand(16, 3, 32, 32, generator=torch.Generator().manual_seed(0)), torch.arange(16) // 4
+    flat = ModuleTrunk(nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 4)), 4)  # does not standardise
+    for given, trunk, range_ in (
+        (images + 0.3 * (images.flip(0) - 0.5), {}, None),  # noise, or the overshoot of an interpolation
+        ((images * 255).to(torch.uint8), {}, None),
+        (images * 255, {"trunk": flat}, None),
+        (images * 255, {}, "to 255"),
+        (normalize(images, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)), {}, "-2.12 to 2.64"),
+    ):
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            loader = DataLoader(TensorDataset(given, labels), batch_size=8)
+            small_trainer(max_epochs=2).fit(small_learner(**trunk), loader)
+        lines = [str(each.message) for each in found if "standardise" in str(each.message)]
         assert len(lines) == (range_ is not None), lines
         assert all(range_ in line and "Normalize" in line for line in lines), lines
-    flat = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 4))
-    assert said(images.float(), LABELS, trunk=ModuleTrunk(flat, 4)) == [], "it does not standardise"

@@ -26,6 +26,12 @@ from levelfield.training.loss_factory import loss_attribute, supplied_arguments
 from levelfield.use.encoder import embed
 
 pytestmark = pytest.mark.usefixtures("quiet")
+KINDS = [getattr(package, name) for package in (losses, miners) for name in package.__all__]
+NEEDED = {
+    "CrossBatchMemory": {"loss": ContrastiveLoss(), "embedding_size": 4},
+    "WeightedSum": {"losses": {"a": ContrastiveLoss()}},
+    "RankedListLoss": {"margin": 0.4, "Tn": 10.0},
+}
 
 
 def step(learner, **data):
@@ -38,14 +44,6 @@ def step(learner, **data):
 def stored(tmp_path):
     """A function that fits a learner for one step and returns its checkpoint."""
     return lambda learner: step(learner).save_checkpoint(tmp_path / "it.ckpt") or tmp_path / "it.ckpt"
-
-
-KINDS = [getattr(package, name) for package in (losses, miners) for name in package.__all__]
-NEEDED = {
-    "CrossBatchMemory": {"loss": ContrastiveLoss(), "embedding_size": 4},
-    "WeightedSum": {"losses": {"a": ContrastiveLoss()}},
-    "RankedListLoss": {"margin": 0.4, "Tn": 10.0},
-}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -160,10 +158,8 @@ def test_a_loss_gets_the_training_classes_and_the_embedding_size_and_comes_back(
         assert torch.equal(loaded.loss.get_parameter(name), weights)
 
 
-class Told(ContrastiveLoss):
-    """Has all settings that a loss class may have."""
-
-    normalize, loss_lr, samples_per_class = False, 0.3, 2
+# Has all settings that a loss class may have.
+Told = type("Told", (ContrastiveLoss,), {"normalize": False, "loss_lr": 0.3, "samples_per_class": 2})
 
 
 class Holding(nn.Module):

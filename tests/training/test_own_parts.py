@@ -83,15 +83,11 @@ class Silent(Plain):
         self.log("val_loss", 0.0)
 """
 )
-PLAIN_FIT = ["--config", "data/glyphs.yaml", "--data.dataset.num_classes", "24", "--data.steps_per_epoch", "6"]
-PLAIN_FIT += ["--trainer.max_epochs", "2", "--data.transforms.crop_size", "32", "--data.transforms.resize", "32"]
-PLAIN_FIT += ["--trainer.enable_progress_bar", "false"]
-ALL_OWN = [
-    *("--model.loss", "plain_parts.PairsLoss", "--model.loss.margin", "0.3", "--model.miner", "plain_parts.AllPairs"),
-    *("--model.trunk", "plain_parts.SmallTrunk", "--model.trunk.width", "12"),
-    *("--model.embedder", "plain_parts.PlainEmbedder", "--model.embedder.bias", "false"),
-    *("--trainer.callbacks", "plain_parts.Announcer", "--trainer.callbacks.word", "started"),
-]
+PLAIN_FIT = "--config data/glyphs.yaml --data.dataset.num_classes 24 --data.steps_per_epoch 6 --trainer.max_epochs 2 "
+PLAIN_FIT += "--data.transforms.crop_size 32 --data.transforms.resize 32 --trainer.enable_progress_bar false"
+ALL_OWN = "--model.loss plain_parts.PairsLoss --model.loss.margin 0.3 --model.miner plain_parts.AllPairs "
+ALL_OWN += "--model.trunk plain_parts.SmallTrunk --model.trunk.width 12 --model.embedder plain_parts.PlainEmbedder "
+ALL_OWN += "--model.embedder.bias false --trainer.callbacks plain_parts.Announcer --trainer.callbacks.word started"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -114,7 +110,7 @@ def desk(tmp_path_factory):
 def own(desk, tmp_path_factory):
     """What the fit of a method of one's own parts printed, and its checkpoint."""
     output, printed = tmp_path_factory.mktemp("own"), io.StringIO()
-    words = ["fit", *TINY, *ALL_OWN, "--data.dataset.num_classes", "24", "--trainer.max_epochs", "1"]
+    words = ["fit", *TINY, *ALL_OWN.split(), "--data.dataset.num_classes", "24", "--trainer.max_epochs", "1"]
     with redirect_stdout(printed):
         assert main([*words, "--output", str(output)]) == 0
     return printed.getvalue(), output / "fit/Glyphs-PairsLoss/0/best.ckpt"
@@ -218,12 +214,12 @@ MISFITS = [
 
 @pytest.mark.parametrize(("options", "keys"), MISFITS, ids=lambda it: it if isinstance(it, str) else "")
 def test_a_part_that_does_not_fit_is_one_line(options, keys, tiny, run, tmp_path):
-    base = PLAIN_FIT if "plainly" in options else tiny
+    base = PLAIN_FIT.split() if "plainly" in options else tiny
     refused(run("fit", *base, "--output", tmp_path, *options.split()), *keys)
 
 
 def test_a_plain_module_is_fitted_validated_tested_and_predicts(run, desk):
-    printed = succeeded(run("fit", *PLAIN_FIT, "--model", "plainly.Both", "--model.width", "12"))
+    printed = succeeded(run("fit", *PLAIN_FIT.split(), "--model", "plainly.Both", "--model.width", "12"))
     assert "--trust plainly" in printed
     folder = desk / "outputs/fit/Glyphs-Both/0"
     rows = list(csv.DictReader((folder / "metrics.csv").read_text().splitlines()))
@@ -242,7 +238,7 @@ def test_a_plain_module_starts_from_a_checkpoint(run, desk):
     short = ["--trainer.max_epochs", "1", "--data.steps_per_epoch", "2"]
 
     def fitted(*words, name):
-        succeeded(run("fit", *PLAIN_FIT, *short, "--name", name, *words))
+        succeeded(run("fit", *PLAIN_FIT.split(), *short, "--name", name, *words))
         return desk / "outputs/fit" / name / "0/best.ckpt"
 
     first = fitted("--model", "plainly.Plain", name="first")
@@ -253,4 +249,5 @@ def test_a_plain_module_starts_from_a_checkpoint(run, desk):
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[key], expected[key]) for key in expected)
     for checkpoint, *more in ((first, "--model.width", "8"), (usual,)):
-        refused(run("fit", *PLAIN_FIT, "--model", "plainly.Plain", "--ckpt_path", checkpoint, *more), checkpoint.name)
+        words = ["--model", "plainly.Plain", "--ckpt_path", checkpoint, *more]
+        refused(run("fit", *PLAIN_FIT.split(), *words), checkpoint.name)

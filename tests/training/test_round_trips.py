@@ -61,6 +61,8 @@ DATAMODULES: dict[str, dict[str, Any]] = {
 }
 # They change no batch, and a checkpoint has no folder of the data and no number of processes.
 OF_A_MACHINE = {"root": None, "num_workers": "auto"}
+# Those whose usual value has other weights, and the one that a learner with weights does not use.
+OF_OTHER_WEIGHTS = ("trunk", "embedding_size", "loss", "embedder_init")
 
 
 class Few(Glyphs):
@@ -146,10 +148,6 @@ def test_a_learner_is_stored_logged_loaded_and_trained_on_as_it_was_made(name: s
         for argument in LEARNERS[name]:
             assert logged["model"][argument] == content["hyper_parameters"][argument]
         assert trained_on(MetricLearner.load_from_checkpoint(path)) == expected
-
-
-# Those whose usual value has other weights, and the one that a learner with weights does not use.
-OF_OTHER_WEIGHTS = ("trunk", "embedding_size", "loss", "embedder_init")
 
 
 @pytest.mark.parametrize(

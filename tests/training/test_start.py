@@ -32,10 +32,15 @@ from levelfield.training.build import Training
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
 
+pytestmark = pytest.mark.usefixtures("quiet")
 STILL = {"trunk_lr": 0.0, "embedder_lr": 0.0, "loss_lr": 0.0}
 MEANS = {"num_classes": 15, "embedding_size": 16, "weight_init": "class_means"}  # 20 classes to train on, 5 validated
-
-pytestmark = pytest.mark.usefixtures("quiet")
+NO_RATES = "--model.trunk_lr 0 --model.embedder_lr 0 --model.loss_lr 0 --model.weight_decay 0 --seed_everything 3"
+SAME = ("ArcFaceLoss", "2", 0)
+STARTS = [SAME, ("ContrastiveLoss", "2", 0), ("ArcFaceLoss", "1", 1), ("ArcFaceLoss", "none", 0)]
+RANDOM_SPLIT = ("--data.split", "random", "--data.split_seed", "4")
+OTHER = {("--model.embedding_size", "32"): "--model.embedding_size 32", RANDOM_SPLIT: "test classes"}
+OTHER |= {("--model.embedder", "MLPEmbedder"): "--model.embedder"}
 
 
 def test_the_start_scores_as_the_baseline_of_a_study(finished: Path, tmp_path: Path) -> None:
@@ -49,7 +54,7 @@ def test_the_start_scores_as_the_baseline_of_a_study(finished: Path, tmp_path: P
     assert scores[-1] == pytest.approx(baseline["validation"]["map_at_r"], abs=1e-6)
 
 
-def fitted(**settings) -> tuple[MetricLearner, MetricDataModule]:
+def started(**settings) -> tuple[MetricLearner, MetricDataModule]:
     """A learner after a step at rates of 0, and its data."""
     learner = small_learner(freeze_trunk=True, **STILL, **settings)
     data = small_data(features=True, batch_size=16, steps_per_epoch=1)
@@ -60,15 +65,13 @@ def fitted(**settings) -> tuple[MetricLearner, MetricDataModule]:
 def means_of(learner: MetricLearner, data: MetricDataModule) -> torch.Tensor:
     """The directions of the classes' means, by a loop in float64."""
     found = embed(learner, data.train_samples())
-    by_class: dict[int, list[torch.Tensor]] = {}
-    for embedding, label in zip(normalize(found.embeddings.double()), found.labels.tolist(), strict=True):
-        by_class.setdefault(label, []).append(embedding)
-    return torch.stack([normalize(sum(by_class[label]), dim=0) for label in sorted(by_class)])
+    points = normalize(found.embeddings.double())
+    return torch.stack([normalize(points[found.labels == label].sum(0), dim=0) for label in found.labels.unique()])
 
 
 @pytest.mark.parametrize("init", ["random", "whitening"])
 def test_class_weights_start_at_the_means_of_the_embedder_that_was_started(init: str) -> None:
-    learner, data = fitted(loss=ArcFaceLoss(**MEANS), embedder_init=init)
+    learner, data = started(loss=ArcFaceLoss(**MEANS), embedder_init=init)
     torch.testing.assert_close(learner.loss.class_weights.double(), means_of(learner, data), rtol=0, atol=1e-6)
     if init != "random":
         features = embed(learner.trunk, data.train_samples())
@@ -79,7 +82,7 @@ def test_class_weights_start_at_the_means_of_the_embedder_that_was_started(init:
 def test_any_embedder_and_a_sum_of_losses_start_at_class_means() -> None:
     soft_triple = SoftTripleLoss(**MEANS, centers_per_class=3)
     both = WeightedSum({"pairs": ContrastiveLoss(), "centers": soft_triple}, {"pairs": 1.0, "centers": 1.0})
-    learner, data = fitted(loss=both, embedder=MLPEmbedder, normalize=False)
+    learner, data = started(loss=both, embedder=MLPEmbedder, normalize=False)
     centers_CKD = soft_triple.class_weights.detach().double().unflatten(0, (15, 3))
     away_CK = (centers_CKD - means_of(learner, data)[:, None]).norm(dim=2)
     torch.testing.assert_close(away_CK, torch.full((15, 3), 0.1).double(), rtol=0, atol=1e-5)
@@ -87,7 +90,7 @@ def test_any_embedder_and_a_sum_of_losses_start_at_class_means() -> None:
 
 
 def test_a_second_fit_goes_on_where_the_first_ended_and_a_used_trainer_starts_a_new_learner() -> None:
-    learner, data = fitted(loss=ArcFaceLoss(**MEANS), embedder_init="pca")
+    learner, data = started(loss=ArcFaceLoss(**MEANS), embedder_init="pca")
     with torch.no_grad():
         learner.embedder.linear.weight.mul_(2)
         learner.loss.class_weights.mul_(2)
@@ -185,28 +188,16 @@ def test_a_start_at_the_discriminants_of_few_classes() -> None:
         start_embedder(embedder, "lda", points, 0 * labels)
 
 
-NO_RATES = ["--model.trunk_lr", "0", "--model.embedder_lr", "0", "--model.loss_lr", "0", "--model.weight_decay", "0"]
-
-
-def command_of(loss: str = "ArcFaceLoss", *more: Any) -> list[Any]:
-    small = ["--trainer.max_epochs", "1", "--data.batch_size", "16", "--data.fold", "2"]
-    return ["fit", *TINY, "--model.loss", loss, *small, "--name", "it", *more]
-
-
-@pytest.fixture
-def first(fitted: Path) -> Path:
-    """The checkpoint of a fit with ArcFace on fold 2."""
-    return fitted / "best.ckpt"
-
-
-SAME = ("ArcFaceLoss", "2", 0)
-STARTS = [SAME, ("ContrastiveLoss", "2", 0), ("ArcFaceLoss", "1", 1), ("ArcFaceLoss", "none", 0)]
+def command_of(*more: Any, loss: str = "ArcFaceLoss") -> list[Any]:
+    small = "--trainer.max_epochs 1 --data.batch_size 16 --data.fold 2 --name it"
+    return ["fit", *TINY, "--model.loss", loss, *small.split(), *more]
 
 
 @pytest.mark.parametrize(("loss", "fold", "warns"), STARTS)
-def test_a_new_training_starts_at_the_weights(loss: str, fold: str, warns: int, first: Path, run, tmp_path) -> None:
+def test_a_new_training_starts_at_the_weights(loss: str, fold: str, warns: int, fitted: Path, run, tmp_path) -> None:
     """And its loss as new where loss or classes differ."""
-    command = [*command_of(loss), *NO_RATES, "--data.fold", fold, "--ckpt_path", first, "--seed_everything", "3"]
+    first = fitted / "best.ckpt"
+    command = command_of(*NO_RATES.split(), "--data.fold", fold, "--ckpt_path", first, loss=loss)
     how = pytest.warns(UserWarning, match=r"best\.ckpt' was trained on .* validation fold") if warns else nullcontext()
     with how:
         succeeded(run(*command, "--output", tmp_path))
@@ -221,22 +212,17 @@ def test_a_new_training_starts_at_the_weights(loss: str, fold: str, warns: int, 
     assert fold == "none" or [*validation_scores(tmp_path / "fit/it/0/metrics.csv")] == [0]
 
 
-RANDOM_SPLIT = ("--data.split", "random", "--data.split_seed", "4")
-OTHER = {("--model.embedding_size", "32"): "--model.embedding_size 32", RANDOM_SPLIT: "test classes"}
-OTHER |= {("--model.embedder", "MLPEmbedder"): "--model.embedder"}
-
-
-def test_a_checkpoint_of_other_weights_or_data_is_refused(first: Path, run, tmp_path: Path) -> None:
+def test_a_checkpoint_of_other_weights_or_data_is_refused(fitted: Path, run, tmp_path: Path) -> None:
     for more in OTHER:
-        refused(run(*command_of(), "--ckpt_path", first, "--output", tmp_path, *more), OTHER[more])
+        refused(run(*command_of("--ckpt_path", fitted / "best.ckpt", "--output", tmp_path, *more)), OTHER[more])
         assert not list(tmp_path.glob("fit/it/*"))
-    checkpoint, other = torch.load(first, weights_only=True), tmp_path / "other.ckpt"
+    checkpoint, other = torch.load(fitted / "best.ckpt", weights_only=True), tmp_path / "other.ckpt"
     checkpoint["datamodule_hyper_parameters"]["dataset"]["class_path"] = "levelfield.data.datasets.Omniglot"
     torch.save(checkpoint, other)
-    refused(run(*command_of(), "--ckpt_path", other, "--output", tmp_path), "other.ckpt", "--data.dataset")
+    refused(run(*command_of("--ckpt_path", other, "--output", tmp_path)), "other.ckpt", "--data.dataset")
     del checkpoint["datamodule_hyper_parameters"]  # as after a fit with loaders of your own
     torch.save(checkpoint, other)
-    refused(run(*command_of(), "--ckpt_path", other, "--output", tmp_path), "other.ckpt", "load_from_checkpoint")
+    refused(run(*command_of("--ckpt_path", other, "--output", tmp_path)), "other.ckpt", "load_from_checkpoint")
 
 
 @pytest.mark.slow
@@ -258,8 +244,8 @@ def test_another_folder_with_classes_of_the_same_names_is_warned_of(run, tmp_pat
     refused(run(*command("again/one", *split), "--ckpt_path", best, "--output", tmp_path), "test classes")
 
 
-def test_trunk_weights_of_a_checkpoint_are_looked_at_too(first: Path, run, tmp_path: Path) -> None:
-    command = [*command_of(), "--model.trunk.weights", first, "--output", tmp_path]
+def test_trunk_weights_of_a_checkpoint_are_looked_at_too(fitted: Path, run, tmp_path: Path) -> None:
+    command = [*command_of(), "--model.trunk.weights", fitted / "best.ckpt", "--output", tmp_path]
     assert run(*command)[0] == 0
     with pytest.warns(UserWarning, match=r"best\.ckpt' was trained on .* validation fold"):
         assert run(*command, "--data.fold", "1")[0] == 0

@@ -13,6 +13,7 @@
   class, drawn with replacement. Layer norm without scale and shift, a linear layer without bias, temperature 0.05.
 """
 
+import copy
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -34,6 +35,7 @@ from levelfield.cli.main import main
 MARGIN, BETA, LOSS_LR = 0.1, 1.1, 0.003
 ARC_RATE, ANGLE = 1e-4, math.degrees(0.5)
 FEHERVARI = {"trunk": 1e-5, "embedder": 1e-4, "loss": 0.01}
+RMSPROP = partial(RMSprop, momentum=0.9, alpha=0.99)
 
 
 class SmallTrunk(nn.Module):
@@ -72,17 +74,16 @@ class Training(Callback):
 
     def on_train_start(self, trainer, pl_module) -> None:
         Training.kept, self.batches, self.after = self, [], []
-        self.before, self.class_of = values(pl_module), trainer.datamodule.train_subset.labels.tolist()
+        self.before, self.class_of = (
+            copy.deepcopy(pl_module.state_dict()),
+            trainer.datamodule.train_subset.labels.tolist(),
+        )
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx) -> None:
         self.batches.append(tuple(batch))
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
-        self.after.append(values(pl_module))
-
-
-def values(learner: nn.Module) -> dict[str, Tensor]:
-    return {name: value.detach().clone() for name, value in learner.state_dict().items()}
+        self.after.append(copy.deepcopy(pl_module.state_dict()))
 
 
 @dataclass
@@ -104,9 +105,6 @@ class Case:
     frozen: bool = False
     steps: int = 10
     restarts: int = 0  # the step at which the optimizer begins again
-
-
-RMSPROP = partial(RMSprop, momentum=0.9, alpha=0.99)
 
 
 def reality(words: str, each: int, loss: Callable[..., nn.Module], loss_decay: float = 1e-4) -> Case:

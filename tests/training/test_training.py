@@ -29,6 +29,9 @@ from levelfield.training import build as builder
 from levelfield.training.build import Training
 from levelfield.training.learner import MetricLearner
 
+WANDB = {"class_path": "lightning.pytorch.loggers.WandbLogger", "init_args": {"offline": True, "project": "p"}}
+BOARD = {"class_path": "lightning.pytorch.loggers.TensorBoardLogger", "init_args": {"save_dir": "elsewhere"}}
+
 
 @pytest.mark.processes
 def test_a_real_start_of_the_command_knows_short_names_and_a_profiler_prints_its_report(tmp_path):
@@ -83,10 +86,6 @@ def test_a_step_runs_nine_files_and_a_validation_twelve() -> None:
         ours = {file for file in files[name] if file.startswith(sources)}
         assert f"{sources}/training/learner.py" in ours
         assert len(ours) <= most, ours
-
-
-WANDB = {"class_path": "lightning.pytorch.loggers.WandbLogger", "init_args": {"offline": True, "project": "p"}}
-BOARD = {"class_path": "lightning.pytorch.loggers.TensorBoardLogger", "init_args": {"save_dir": "elsewhere"}}
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,4 @@
-"""Trainings on a device against the same ones on the CPU, and their checkpoints.
-
-Without a GPU one is pretended, on which tensors of two devices do not go together.
-"""
+"""Trainings on a device, without a GPU on a pretended one, against the same ones on the CPU, and their checkpoints."""
 
 import contextlib
 import functools

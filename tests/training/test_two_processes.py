@@ -11,6 +11,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -27,23 +28,22 @@ from levelfield import losses
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.training.callbacks import record_evaluation
 from levelfield.training.learner import MetricLearner
-from levelfield.training.loss_factory import supplied_arguments
 
 pytestmark = pytest.mark.processes
 RANK = int(os.environ.get("RANK", 0))
 IMAGES, LABELS = torch.rand(20, 3, 32, 32, generator=torch.Generator().manual_seed(0)), torch.arange(20) // 4
 PAIRS = DataLoader(TensorDataset(IMAGES, LABELS), batch_size=5)
 TRIPLES = DataLoader(TensorDataset(IMAGES, LABELS, torch.arange(20)), batch_size=5)
-WHITENED = {"arguments": {"weight_init": "class_means", "centers_per_class": 2}, "embedder_init": "whitening"}
+CENTERS = partial(losses.SoftTripleLoss, weight_init="class_means", centers_per_class=2)
 # On images. tests/losses/test_over_processes.py has all losses, miners and regularizers, on points.
 FITS: dict[str, dict[str, Any]] = {
-    "a whitened start": {"loss": losses.SoftTripleLoss, **WHITENED},
+    "a whitened start": {"loss": CENTERS, "embedder_init": "whitening"},
     "an average": {"loss": losses.ContrastiveLoss, "epochs": 2, "rate": 0.03, "average": True},
     "twenty steps": {"loss": losses.ContrastiveLoss, "epochs": 4, "rate": 0.03},
 }
 
 
-def fit(processes, loss, arguments=None, epochs=0, rate=1.0, average=False, **learner) -> dict[str, Any]:
+def fit(processes, epochs=0, rate=1.0, average=False, **learner) -> dict[str, Any]:
     """One step without a validation, or epochs of five steps with one after each."""
     kept: dict[str, list] = {"batches": [], "losses": [], "scores": []}
 
@@ -55,13 +55,8 @@ def fit(processes, loss, arguments=None, epochs=0, rate=1.0, average=False, **le
         scores = trainer.callback_metrics.items()
         kept["scores"].append({name: float(value) for name, value in scores if name.startswith("val/")})
 
-    def build(num_classes, embedding_size):
-        torch.manual_seed(2)
-        return loss(num_classes=num_classes, embedding_size=embedding_size, **(arguments or {}))
-
-    made = build if "num_classes" in supplied_arguments(loss) else loss()
     rates = dict.fromkeys(("trunk_lr", "embedder_lr", "loss_lr"), rate)
-    module = small_learner(made, optimizer=torch.optim.SGD, weight_decay=0.0, **rates, **learner)
+    module = small_learner(optimizer=torch.optim.SGD, weight_decay=0.0, **rates, **learner)
     # The validation's batches do not divide its fold.
     batches = {"batch_size": 16, "samples_per_class": 4, "eval_batch_size": 17, "steps_per_epoch": 5 if epochs else 1}
     where = {"devices": processes, "strategy": "ddp" if processes > 1 else "auto", "precision": "64-true"}
@@ -81,11 +76,8 @@ class BreaksOnTheSecond(MetricLearner):
         return embeddings * float("nan") if self.trainer.global_rank == 1 else embeddings
 
 
-class Forgetful(MetricLearner):
-    """Its tests have no `RecordEvaluation`."""
-
-    def configure_callbacks(self) -> list:
-        return []
+# Its tests have no `RecordEvaluation`.
+Forgetful = type("Forgetful", (MetricLearner,), {"configure_callbacks": lambda self: []})
 
 
 def learner(kind=MetricLearner) -> MetricLearner:

@@ -5,7 +5,8 @@ import json
 
 import pytest
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import LambdaCallback
 from small_fit import small_data, small_learner, small_trainer
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
@@ -21,22 +22,14 @@ pytestmark = pytest.mark.usefixtures("quiet")
 IMAGES, LABELS = torch.rand(40, 3, 32, 32, generator=torch.Generator().manual_seed(0)), torch.arange(40) // 4
 PAIRS, TRIPLES = TensorDataset(IMAGES, LABELS), TensorDataset(IMAGES, LABELS, torch.arange(40))
 DICTIONARIES = [dict(zip(("samples", "labels", "index"), triple, strict=True)) for triple in TRIPLES]
-
-
-class Stream(IterableDataset):
-    """Pairs, without a length."""
-
-    def __iter__(self):
-        return iter(PAIRS)
+Stream = type("Stream", (IterableDataset,), {"__iter__": lambda self: iter(PAIRS)})  # without a length
+KINDS = {"pairs": PAIRS, "triples": TRIPLES, "a dictionary": DICTIONARIES, "a stream": Stream()}
+METRICS = ("map_at_r", "r_precision", "precision_at_1")
+LOADERS = {name: DataLoader(samples, batch_size=16) for name, samples in KINDS.items()}
 
 
 def learner(kind: type[MetricLearner] = MetricLearner, **arguments) -> MetricLearner:
     return small_learner(kind=kind, embedding_size=8, **arguments)
-
-
-KINDS = {"pairs": PAIRS, "triples": TRIPLES, "a dictionary": DICTIONARIES, "a stream": Stream()}
-METRICS = ("map_at_r", "r_precision", "precision_at_1")
-LOADERS = {name: DataLoader(samples, batch_size=16) for name, samples in KINDS.items()}
 
 
 @pytest.mark.parametrize("kind", LOADERS)
@@ -77,15 +70,11 @@ class Plain(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.0)
 
 
-class Asks(TensorDataset):
-    """Samples with roles: the first of each class is a query."""
-
-    is_query = (torch.arange(40) % 4 == 0).numpy()
-
-
 def test_each_test_loader_has_its_roles(tmp_path) -> None:
-    loaders = [DataLoader(kind(*TRIPLES.tensors), batch_size=16) for kind in (TensorDataset, Asks)]
-    it, asks = learner().eval(), torch.from_numpy(Asks.is_query)
+    it, asks = learner().eval(), torch.arange(40) % 4 == 0
+    with_roles = TensorDataset(*TRIPLES.tensors)
+    with_roles.is_query = asks.numpy()
+    loaders = [DataLoader(samples, batch_size=16) for samples in (TRIPLES, with_roles)]
     tests = small_trainer(scored := RetrievalValidation(), default_root_dir=tmp_path)
     found = tests.test(it, loaders, verbose=False)
     points = it(IMAGES).detach()
@@ -169,13 +158,6 @@ def lines(folder) -> list[dict]:
     return [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
 
 
-class BeforeTheData(Callback):
-    """What the ledger holds when the first test batch comes."""
-
-    def on_test_batch_start(self, trainer, pl_module, batch, batch_idx, dataloader_idx=0) -> None:
-        self.events = [line["event"] for line in lines(self.folder)]
-
-
 def test_a_checkpoints_test_is_recorded_beside_it_unless_it_has_trained_since(tmp_path) -> None:
     tests, data = trainer(tmp_path), small_data(steps_per_epoch=1)
     tests.fit(it := small_learner(ArcFaceLoss, embedding_size=8), data)
@@ -205,10 +187,10 @@ def test_each_of_several_loaders_is_an_evaluation(tmp_path, monkeypatch) -> None
         module.setup("test")
         loaders.append(module.test_dataloader())
     images = DataLoader(TensorDataset(torch.rand(20, 3, 32, 32), torch.arange(20) // 4), batch_size=5)
-    it, watch = small_learner(embedding_size=8), BeforeTheData()
-    watch.folder = tmp_path
+    it, events = small_learner(embedding_size=8), []
+    watch = LambdaCallback(on_test_batch_start=lambda *_: events.append([line["event"] for line in lines(tmp_path)]))
     trainer(tmp_path, watch).test(it, [*loaders, images], verbose=False)
-    assert watch.events == ["evaluated"] * 3
+    assert events[0] == events[-1] == ["evaluated"] * 3
     assert [line["num_samples"] for line in lines(tmp_path)[:3]] == [20 * 16, 10 * 16, 0]
     assert {line["id"] for line in lines(tmp_path)[:3]} == {line["id"] for line in lines(tmp_path)[3:]}
     assert [loader.evaluation for loader in loaders] == [None, None], "another pass is another evaluation"

@@ -27,9 +27,14 @@ from levelfield.training.learner import MetricLearner
 from levelfield.training.steps import seed_draws
 
 pytestmark = [pytest.mark.usefixtures("quiet"), pytest.mark.filterwarnings("ignore:You defined a `validation_step`")]
-
 LABELS = torch.arange(10) // 2
 IMAGES = torch.rand(10, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+TEXTS = ["Where is my new card?", "it has not come.", "Why was I charged twice?"]
+DEEP = {
+    "vit": ("test_vit", {"depth": 6, "drop_path_rate": 0.3}),
+    "convnext": ("convnextv2_tiny", {"depths": [1, 1, 6, 1], "dims": [8, 8, 8, 8]}),
+    "resnet": ("test_resnet", {}),
+}
 
 
 def resnet(**arguments) -> nn.Module:
@@ -136,23 +141,15 @@ def test_texts_and_dictionaries_are_cut():
     torch.testing.assert_close(learner.trunk.module.scale.grad, expected)
 
 
-class Careless(nn.Flatten):
-    """Draws what torch's seed says nothing of."""
-
-    num_features = 12
-
-    def forward(self, samples):
-        return super().forward(samples)[:, :12] * random.random()
+def careless() -> nn.Module:
+    """A trunk that draws what torch's seed says nothing of."""
+    trunk = ModuleTrunk(nn.Flatten(), 3 * 32 * 32)
+    trunk.register_forward_hook(lambda module, given, found: found * random.random())
+    return trunk
 
 
-class OwnBatch(MetricLearner):
-    def embed_batch(self, batch):
-        return super().embed_batch(batch)
-
-
-class OwnStep(MetricLearner):
-    def training_step(self, batch, batch_idx):
-        return self.compute_loss(self(batch[0]), batch[1])
+OwnBatch = type("OwnBatch", (MetricLearner,), {"embed_batch": lambda self, batch: None})
+OwnStep = type("OwnStep", (MetricLearner,), {"training_step": lambda self, batch, batch_idx: None})
 
 
 def uncut() -> None:
@@ -172,7 +169,7 @@ SHARDS = r"--trainer\.strategy .*ModelParallelStrategy"
 REFUSED = {
     "a chunk of none": (lambda: GradientCaching(0), "chunk_size 0"),
     "samples that cannot be cut": (uncut, "GradientCaching"),
-    "draws that cannot be repeated": (lambda: in_chunks(learner_of(trunk=Careless())), "GradientCaching"),
+    "draws that cannot be repeated": (lambda: in_chunks(learner_of(trunk=careless())), "GradientCaching"),
     "weights in shards": (lambda: in_shards(lambda it: GradientCaching(4).on_train_start(it.trainer, it)), SHARDS),
     "a fit in shards": (lambda: in_shards(lambda it: it.setup("fit")), "strategy ModelParallelStrategy.*give ddp"),
     "an own embed_batch": (lambda: in_chunks(learner_of(kind=OwnBatch)), "GradientCaching.*OwnBatch"),
@@ -184,14 +181,6 @@ REFUSED = {
 def test_what_cannot_be_cached_is_refused(case):
     with pytest.raises(UserError, match=REFUSED[case][1]):
         REFUSED[case][0]()
-
-
-TEXTS = ["Where is my new card?", "it has not come.", "Why was I charged twice?"]
-DEEP = {
-    "vit": ("test_vit", {"depth": 6, "drop_path_rate": 0.3}),
-    "convnext": ("convnextv2_tiny", {"depths": [1, 1, 6, 1], "dims": [8, 8, 8, 8]}),
-    "resnet": ("test_resnet", {}),
-}
 
 
 def stepped(kind: str, folder, checkpointing: bool) -> tuple[torch.Tensor, list[torch.Tensor], int]:
