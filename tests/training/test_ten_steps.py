@@ -74,10 +74,8 @@ class Training(Callback):
 
     def on_train_start(self, trainer, pl_module) -> None:
         Training.kept, self.batches, self.after = self, [], []
-        self.before, self.class_of = (
-            copy.deepcopy(pl_module.state_dict()),
-            trainer.datamodule.train_subset.labels.tolist(),
-        )
+        self.before = copy.deepcopy(pl_module.state_dict())
+        self.class_of = trainer.datamodule.train_subset.labels.tolist()
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx) -> None:
         self.batches.append(tuple(batch))
