@@ -149,7 +149,8 @@ def careless() -> nn.Module:
 
 
 OwnBatch = type("OwnBatch", (MetricLearner,), {"embed_batch": lambda self, batch: None})
-OwnStep = type("OwnStep", (MetricLearner,), {"training_step": lambda self, batch, batch_idx: None})
+own_step = {"training_step": lambda self, batch, batch_idx: self.compute_loss(self(batch[0]), batch[1])}
+OwnStep = type("OwnStep", (MetricLearner,), own_step)
 
 
 def uncut() -> None:
