@@ -109,9 +109,6 @@ class Backboned:
     def backbone(self):
         return self.trunk
 
-    def configure_optimizers(self):
-        return torch.optim.SGD([weight for weight in self.parameters() if weight.requires_grad], lr=0.1)
-
 
 TensoredLearner, WarmedLearner, ByHandLearner, BackbonedLearner = (
     type(f"{each.__name__}Learner", (each, MetricLearner), {}) for each in (Tensored, Warmed, ByHand, Backboned)
