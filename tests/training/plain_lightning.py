@@ -1,22 +1,26 @@
-"""What a metric learner does, written in bare Lightning; tiny letters and a tiny trunk for both."""
+"""What a metric learner does, written in bare Lightning; tiny letters, a tiny trunk and overridden methods for both."""
 
-import importlib
 import inspect
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
 import torch
 import yaml
 from lightning.pytorch import Callback, LightningModule, Trainer
+from pytorch_metric_learning.samplers import MPerClassSampler
 from torch import nn
 from torch.nn.functional import normalize
+from torch.utils.data import DataLoader, Dataset
 
 from levelfield import MetricDataModule, MetricLearner
-from levelfield.data import Glyphs, ImageTransforms
+from levelfield.data import Glyphs, ImageTransforms, MPerClassBatchSampler
+from levelfield.data.transforms import as_floats, stacked
+from levelfield.metrics import retrieval_metrics
 
 IMAGES = {"crop_size": 16, "resize": 16, "horizontal_flip": False}
 DATA = {"batch_size": 8, "samples_per_class": 2, "steps_per_epoch": 4, "eval_batch_size": 20, "num_workers": 0}
@@ -29,16 +33,11 @@ def spec(path: str, **arguments: Any) -> dict[str, Any]:
     return {"class_path": path if "." in path else f"lightning.pytorch.callbacks.{path}", "init_args": arguments}
 
 
-def class_of(value: dict[str, Any]) -> Any:
-    module, _, name = value["class_path"].rpartition(".")
-    return getattr(importlib.import_module(module), name)
-
-
 def made(value: Any, *given: Any) -> Any:
     """What a `spec` describes; a class that needs more, such as the number of classes or weights, is not called yet."""
     if not (isinstance(value, dict) and "class_path" in value):
         return value
-    kind, arguments = class_of(value), {name: made(each) for name, each in value["init_args"].items()}
+    kind, arguments = resolve_name(value["class_path"]), {name: made(each) for name, each in value["init_args"].items()}
     try:
         inspect.signature(kind).bind(*given, **arguments)
     except TypeError:
@@ -53,20 +52,13 @@ class Letters(Glyphs):
         super().__init__(num_classes=24)
 
     def read_index(self):
-        return _listed()
+        return LISTED
 
     def load(self, key):
-        return _drawn(key)
+        return drawn(key)
 
 
-@cache
-def _listed() -> Any:
-    return Glyphs(num_classes=24).read_index()
-
-
-@cache
-def _drawn(key: str) -> Any:
-    return Glyphs().load(key)
+LISTED, drawn = Glyphs(num_classes=24).read_index(), cache(Glyphs().load)
 
 
 class Pooled(nn.Module):
@@ -85,6 +77,70 @@ class Pooled(nn.Module):
 
 def letters(**arguments: Any) -> MetricDataModule:
     return MetricDataModule(Letters(), **{**DATA, "transforms": ImageTransforms(**IMAGES), **arguments})
+
+
+class Tensored:
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx)["loss"]
+
+
+class Warmed:
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.5, momentum=0.9)
+        warm = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=3)
+        cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=5)
+        both = torch.optim.lr_scheduler.SequentialLR(optimizer, [warm, cosine], milestones=[3])
+        return [optimizer], [{"scheduler": both, "interval": "step"}]
+
+
+class ByHand:
+    automatic_optimization = False
+
+    def training_step(self, batch, batch_idx):
+        optimizer = self.optimizers()
+        optimizer.zero_grad()
+        self.manual_backward(super().training_step(batch, batch_idx)["loss"])
+        self.clip_gradients(optimizer, gradient_clip_val=0.05)
+        optimizer.step()
+
+
+class Backboned:
+    @property
+    def backbone(self):
+        return self.trunk
+
+
+TensoredLearner, WarmedLearner, ByHandLearner, BackbonedLearner = (
+    type(f"{each.__name__}Learner", (each, MetricLearner), {}) for each in (Tensored, Warmed, ByHand, Backboned)
+)
+
+
+class Plainly(Dataset):
+    """(image, label) of a subset, as somebody's data set gives them."""
+
+    def __init__(self, subset):
+        self.subset = subset
+
+    def __len__(self):
+        return len(self.subset)
+
+    def __getitem__(self, position):
+        image, label, _ = self.subset[position]
+        return as_floats(stacked([image]))[0], int(label)
+
+
+def own_loaders(data, ours=False):
+    """As docs/own_parts.md has them, with the sampler of pytorch-metric-learning, or ours, which a process opens."""
+    np.random.seed(0)  # of the sampler
+    data.setup("fit")
+    labels = data.train_subset.labels
+    if ours:
+        batches = MPerClassBatchSampler(labels, batch_size=8, samples_per_class=2, num_batches=4)
+        training = DataLoader(Plainly(data.train_subset), batch_sampler=batches, num_workers=1)
+    else:
+        sampler = MPerClassSampler(labels, 2, batch_size=8, length_before_new_iter=40)
+        training = DataLoader(Plainly(data.train_subset), batch_size=8, sampler=sampler)
+    return {"train_dataloaders": training, "val_dataloaders": DataLoader(Plainly(data.val_subset), batch_size=20)}
 
 
 def learner(kind: type[MetricLearner] = MetricLearner, **arguments: Any) -> MetricLearner:
@@ -136,8 +192,9 @@ class Plain(LightningModule):
 
     def on_validation_epoch_end(self):
         if not (self.trainer.sanity_checking or self.trainer.fast_dev_run):
-            scores = map_at_r(*(torch.cat(part) for part in zip(*self.seen, strict=True)))
-            self.log_dict(dict(zip(("val/map_at_r", "val/precision_at_1"), scores, strict=True)))
+            points, labels = (torch.cat(part) for part in zip(*self.seen, strict=True))
+            scores = retrieval_metrics(points, labels, metrics=("map_at_r", "precision_at_1"))
+            self.log_dict({f"val/{name}": float(scores[name]) for name in ("map_at_r", "precision_at_1")})
 
     def configure_optimizers(self):
         given = {"loss_lr": 0.01, "weight_decay": 1e-4, "lr_scheduler_interval": "epoch", **self.given}
@@ -151,21 +208,8 @@ class Plain(LightningModule):
         if "lr_scheduler" not in given:
             return optimizer
         schedule = {"interval": given["lr_scheduler_interval"], "monitor": "val/map_at_r"}
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {**schedule, "scheduler": made(given["lr_scheduler"], optimizer)},
-        }
-
-
-def map_at_r(embeddings: Any, labels: Any) -> tuple[float, float]:
-    """MAP@R of Musgrave et al. 2020, and precision at 1: R is a query's number of matches, and ranks its hits."""
-    embeddings, labels = np.asarray(embeddings, dtype=np.float64), np.asarray(labels)
-    scores = []
-    for query, places in enumerate(np.argsort(9 * np.eye(len(labels)) - embeddings @ embeddings.T, axis=1)[:, :-1]):
-        hits = labels[places] == labels[query]
-        r = hits.sum()
-        scores.append(((np.cumsum(hits)[:r] / np.arange(1, r + 1) * hits[:r]).sum() / r, hits[0]))
-    return tuple(map(float, np.mean(scores, axis=0)))
+        schedule["scheduler"] = made(given["lr_scheduler"], optimizer)
+        return {"optimizer": optimizer, "lr_scheduler": schedule}
 
 
 class Watch(Callback):
@@ -211,14 +255,10 @@ class Habit:
     prepared: Any = None  # from a learner to what is fitted
     plain: "Habit | None" = None  # what bare Lightning gets instead
 
-    @property
-    def through_command(self) -> bool:
-        return self.loaders is None and self.prepared is None
-
 
 def placed(callback: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The callback with its files below `folder`."""
-    takes = {"dirpath", "output_dir"} & inspect.signature(class_of(callback)).parameters.keys()
+    takes = {"dirpath", "output_dir"} & inspect.signature(resolve_name(callback["class_path"])).parameters.keys()
     return {**callback, "init_args": {**callback["init_args"], **{name: str(folder / "kept") for name in takes}}}
 
 
@@ -238,14 +278,12 @@ def quiet_trainer(**given: Any) -> Trainer:
 
 def words(habit: Habit, folder: Path) -> list[str]:
     """The habit on the command line."""
-    kind = {} if habit.kind is MetricLearner else {"learner": f"own_habits.{habit.kind.__name__}"}
+    kind = {} if habit.kind is MetricLearner else {"learner": f"{__name__}.{habit.kind.__name__}"}
     callbacks = [placed(each, folder) for each in (spec("plain_lightning.Watch"), *habit.callbacks)]
     model = {"loss": "ContrastiveLoss", **MODEL, **({} if habit.words else habit.model), **kind}
-    settings = {
-        "data": {"dataset": "plain_lightning.Letters", "transforms": IMAGES, **DATA},
-        "model": {"trunk": "plain_lightning.Pooled", **model},
-        "trainer": {**TRAINER, **habit.trainer, "callbacks": callbacks},
-    }
+    settings = {"model": {"trunk": "plain_lightning.Pooled", **model}}
+    settings["data"] = {"dataset": "plain_lightning.Letters", "transforms": IMAGES, **DATA}
+    settings["trainer"] = {**TRAINER, **habit.trainer, "callbacks": callbacks}
     folder.mkdir(exist_ok=True)
     (folder / "habit.yaml").write_text(yaml.safe_dump(settings))
     return ["fit", "--config", str(folder / "habit.yaml"), "--output", str(folder), "--name", "it", *habit.words]

@@ -1,8 +1,13 @@
-"""A fit that is killed in its third epoch and resumed ends in the weights and rows of one that was left alone."""
+"""A fit writes into a folder of its own; killed and resumed there it ends in the weights and rows of one left alone."""
 
 import os
+import shutil
 import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -16,6 +21,8 @@ from refused import refused, succeeded
 from tiny_fit import REPOSITORY, TINY
 
 from levelfield.cli.main import main
+from levelfield.core.errors import UserError
+from levelfield.training.run_folder import RunFolder, claim
 
 BASE: dict[str, Any] = {
     "trainer": {"max_epochs": 3, "log_every_n_steps": 1, "callbacks": [{"class_path": "kill_at.KillAt"}]},
@@ -57,14 +64,10 @@ CASES = {  # options, and when it is killed
     "SIGKILL, two loader processes": ("--data.num_workers 2", "1 1 SIGKILL"),
     "SIGKILL in a validation, with max_steps": ("--trainer.max_steps 10", "1 1 validation SIGKILL"),
 }  # fmt: skip
-FULL = pytest.mark.full
-MARKS = {8: FULL, 11: pytest.mark.processes, 12: [pytest.mark.processes, FULL]}
+MARKS = {8: pytest.mark.full, 11: pytest.mark.processes, 12: [pytest.mark.processes, pytest.mark.full]}
 PARAMETERS = [pytest.param(case, marks=MARKS.get(place, ())) for place, case in enumerate(CASES)]
-
-
-@pytest.fixture(autouse=True)
-def examples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(REPOSITORY / "examples"))
+TWO = "--trainer.accelerator cpu --trainer.devices 2 --trainer.strategy ddp"
+read = partial(torch.load, weights_only=True)
 
 
 @pytest.fixture(scope="module")
@@ -90,10 +93,6 @@ def equal(one: Any, other: Any) -> bool:
     return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
 
 
-def read(path: Path) -> Any:
-    return torch.load(path, weights_only=True)
-
-
 def same(killed: Path, whole: Path) -> None:
     assert {path.name for path in killed.iterdir()} == {"best.ckpt", "config.yaml", "end.pt", "metrics.csv"}
     assert (killed / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
@@ -107,6 +106,7 @@ def same(killed: Path, whole: Path) -> None:
 @pytest.mark.parametrize("case", PARAMETERS)
 def test_a_killed_fit_ends_as_one_that_was_left_alone(case, plain, run, tmp_path, monkeypatch):
     options, moment = CASES[case]
+    monkeypatch.syspath_prepend(str(REPOSITORY / "examples"))
     start = ["--ckpt_path", str(plain / "best.ckpt")] if case.startswith("from") else []
     whole = plain if case in ("plain", "SIGKILL, two loader processes") else tmp_path / "fit/whole/0"
     if whole != plain:
@@ -127,22 +127,25 @@ def test_a_killed_fit_ends_as_one_that_was_left_alone(case, plain, run, tmp_path
         same(tmp_path / "fit/killed/0", whole)
 
 
-TWO = "--trainer.accelerator cpu --trainer.devices 2 --trainer.strategy ddp"
-
-
 @pytest.mark.processes
-def test_two_processes_are_killed_and_resume_in_one_folder(tmp_path: Path) -> None:
+def test_two_processes_are_killed_and_resume_in_one_folder(run, tmp_path: Path) -> None:
     def fit(name: str, *more: str, **environment: str) -> list[CompletedProcess[str]]:
         return torchrun(*levelfield(*words(tmp_path, name, TWO), *more), **environment)
 
     whole, killed = fit("whole"), fit("killed", **{KILL: "1 1 SIGKILL"})
     assert [done.returncode for done in whole] == [0, 0], whole
     assert killed[0].returncode == -signal.SIGKILL, killed
+    shutil.copytree(tmp_path / "fit/killed", tmp_path / "fit/alone")
     resumed = fit("killed", "--resume")
     assert [done.returncode for done in resumed] == [0, 0], resumed
     assert sum(done.stdout.count("resuming in") for done in resumed) == 1
     assert [path.name for path in (tmp_path / "fit/killed").iterdir()] == ["0"]
     same(tmp_path / "fit/killed/0", tmp_path / "fit/whole/0")
+    succeeded(run(*words(tmp_path, "alone", "--trainer.accelerator cpu"), "--resume"))  # another number goes on, too
+    assert [path.name for path in (tmp_path / "fit/alone").iterdir()] == ["0"]
+    one, other = (read(tmp_path / "fit" / name / "0/end.pt")["weights"] for name in ("alone", "whole"))
+    for name, weight in one.items():
+        torch.testing.assert_close(weight, other[name], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.slow
@@ -214,3 +217,72 @@ def test_a_signal_to_several_processes_is_one_line(who: str, tmp_path: Path) -> 
     assert printed.count("stopped; ") == 1
     assert "--resume" in printed
     assert "Traceback" not in printed
+
+
+CONFIG = {
+    **{"name": None, "output": "outputs", "checkpoint_seconds": 60.0, "seed_everything": 0},
+    "trainer": {"max_epochs": 2, "logger": None},
+    "model": {"trunk_lr": 1e-4},
+    "data": {"root": None, "num_workers": 0, "dataset": {"class_path": "Glyphs", "init_args": {}}},
+}
+
+
+@pytest.fixture
+def released(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Lets go of what a test holds at its end."""
+    held, hold = [], RunFolder.hold
+    monkeypatch.setattr(RunFolder, "hold", lambda one: held.append(one) or hold(one))
+    yield
+    for one in held:
+        one.release()
+
+
+def begun(parent: Path, config: dict, *files: str) -> RunFolder:
+    """A claim whose fit has written its configuration and some files."""
+    found = claim(parent, config, False)
+    for name, content in (("config.yaml", yaml.safe_dump(config)), *((name, "") for name in files)):
+        (found.path / name).write_text(content)
+    return found
+
+
+def test_fits_that_begin_at_once_have_a_folder_each(released, tmp_path: Path) -> None:
+    together = threading.Barrier(8)
+
+    def take(_: int) -> int:
+        together.wait()
+        return int(claim(tmp_path / "fit" / "mine", CONFIG, False).path.name)
+
+    with ThreadPoolExecutor(8) as threads:
+        assert sorted(threads.map(take, range(8))) == list(range(8))
+
+
+def test_only_a_stopped_fit_of_the_same_settings_is_resumed(released, tmp_path: Path) -> None:
+    begun(tmp_path, CONFIG, "best.ckpt").finish()
+    begun(tmp_path, CONFIG, "last.ckpt", "best.ckpt").release()
+    begun(tmp_path, {**CONFIG, "model": {"trunk_lr": 1e-3}}, "last.ckpt").release()
+    elsewhere = {**CONFIG, "output": "elsewhere", "data": {**CONFIG["data"], "root": "data", "num_workers": 4}}
+    elsewhere["trainer"] = {**CONFIG["trainer"], "devices": 2, "num_nodes": 2, "strategy": "ddp"}
+    found = claim(tmp_path, elsewhere, True)
+    assert (found.path.name, found.state) == ("1", "unfinished")
+    assert claim(tmp_path, {**CONFIG, "seed_everything": 1}, True).path.name == "3"
+    found.finish()
+    assert sorted(path.name for path in found.path.iterdir()) == ["best.ckpt", "config.yaml"]
+    found = claim(tmp_path, CONFIG, True)
+    assert (found.path.name, found.state) == ("1", "finished")
+    assert claim(tmp_path, CONFIG, False).state == "new"
+    begun(tmp_path / "stateless", CONFIG, "best.ckpt").release()
+    found = claim(tmp_path / "stateless", CONFIG, True)
+    assert (found.path.name, found.state) == ("1", "new")
+    assert (tmp_path / "stateless/0/best.ckpt").exists()
+
+
+def test_a_running_fit_is_not_resumed(released, tmp_path: Path) -> None:
+    running = begun(tmp_path, CONFIG, "last.ckpt")
+    with pytest.raises(UserError, match=str(running.path)):
+        claim(tmp_path, CONFIG, True)
+    claim(tmp_path / "mistake", CONFIG, False).release()
+    assert list((tmp_path / "mistake").iterdir()) == []
+    (tmp_path / "fit").write_text("")  # a file in the place of a folder
+    for parent in (tmp_path / "fit" / "mine", tmp_path / "fit"):
+        with pytest.raises(UserError, match=str(tmp_path / "fit")):
+            claim(parent, CONFIG, False)

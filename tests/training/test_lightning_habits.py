@@ -1,40 +1,23 @@
 """Habits of Lightning users, one row each. What must come out is what bare Lightning gives, or the other door."""
 
-import csv
 import pickle
-import re
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jsonargparse
-import own_habits
+import plain_lightning as own
 import pytest
 import torch
-from forked import levelfield, python
 from lightning.pytorch import seed_everything
-from plain_lightning import (
-    MODEL,
-    Habit,
-    Pooled,
-    Watch,
-    fit,
-    learner,
-    letters,
-    map_at_r,
-    plain,
-    quiet_trainer,
-    spec,
-    words,
-)
+from plain_lightning import MODEL, Habit, Pooled, Watch, fit, learner, letters, plain, quiet_trainer, spec, words
 from refused import refused, succeeded
-from torch.utils.data import DataLoader, Subset
 from torchvision.transforms import v2
 
 from levelfield import MetricDataModule, MetricLearner
 from levelfield.core.errors import UserError
-from levelfield.data.transforms import as_floats, stacked
 from levelfield.losses import TripletMarginLoss
 from levelfield.training.plain_module import adapted
 
@@ -69,10 +52,12 @@ ONLY_SHOW = (
 )
 BY_STEPS = {"max_epochs": -1, "max_steps": 6, "check_val_every_n_epoch": None, "val_check_interval": 2}
 PLATEAU = "torch.optim.lr_scheduler.ReduceLROnPlateau"
+RISING = {"lr_scheduler": spec(PLATEAU, mode="max", patience=0, threshold=1.0)}
 STEP_LR = spec("torch.optim.lr_scheduler.StepLR", step_size=3, gamma=0.1)
 SEMIHARD = spec(f"{PML}.miners.TripletMarginMiner", type_of_triplets="semihard")
 ARCFACE = spec(f"{LOSSES}.ArcFaceLoss", margin=10.0)
 CONTRASTIVE = spec(f"{LOSSES}.ContrastiveLoss", neg_margin=0.3)
+SWEEP = ("--model.loss=ContrastiveLoss", "--model.loss.neg_margin=0.3")
 RATES = {"logger": True, "max_epochs": 4, "log_every_n_steps": 1}
 CLIPPED = {"gradient_clip_val": 0.05, "accumulate_grad_batches": 2}
 EQUAL = {
@@ -96,22 +81,21 @@ EQUAL = {
     "EMAWeightAveraging": callback("EMAWeightAveraging", decay=0.5),
     "SWA": callback("StochasticWeightAveraging", {"max_epochs": 4}, swa_lrs=0.01, swa_epoch_start=1),
     "ModelPruning": callback("ModelPruning", pruning_fn="l1_unstructured", amount=0.5),
+    "BackboneFinetuning": Habit(
+        callbacks=(spec("BackboneFinetuning", unfreeze_backbone_at_epoch=1),), kind=own.BackbonedLearner
+    ),
     "GradientCaching": replace(callback(f"{OURS}.GradientCaching", CLIPPED, chunk_size=3), plain=Habit(CLIPPED)),
-    "a step that returns a tensor": Habit(kind=own_habits.TensoredLearner),
-    "warm-up and cosine": Habit(RATES, (spec("LearningRateMonitor"),), kind=own_habits.WarmedLearner),
-    "manual optimisation": Habit(kind=own_habits.ByHandLearner),
+    "a step that returns a tensor": Habit(kind=own.TensoredLearner),
+    "warm-up and cosine": Habit(RATES, (spec("LearningRateMonitor"),), kind=own.WarmedLearner),
+    "manual optimisation": Habit(kind=own.ByHandLearner),
     "optimizer": part(optimizer=spec("torch.optim.SGD", momentum=0.9), weight_decay=0.1),
     "lr_scheduler": part(lr_scheduler=STEP_LR, lr_scheduler_interval="step"),
-    "ReduceLROnPlateau": Habit(
-        {"max_epochs": 4}, model={"lr_scheduler": spec(PLATEAU, mode="max", patience=0, threshold=1.0)}
-    ),
-    "a sweep's words": Habit(
-        model={"loss": CONTRASTIVE}, words=("--model.loss=ContrastiveLoss", "--model.loss.neg_margin=0.3")
-    ),
+    "ReduceLROnPlateau": Habit({"max_epochs": 4}, model=RISING),
+    "a sweep's words": Habit(model={"loss": CONTRASTIVE}, words=SWEEP),
     "regularizer": part(regularizer=spec("levelfield.regularizers.KoLeo", weight=0.5)),
     "PML loss and miner": part(loss=spec(f"{PML}.losses.TripletMarginLoss", margin=0.3), miner=SEMIHARD),
     "PML class weights": part(loss=spec(f"{PML}.losses.ArcFaceLoss", margin=10.0), loss_lr=0.1),
-    "own loaders": Habit(loaders=own_habits.own_loaders),
+    "own loaders": Habit(loaders=own.own_loaders),
     "barebones": Habit({**BAREBONES, "barebones": True}, prepared=lambda it: it),
     "deepcopy": Habit(prepared=deepcopy),
     "pickle": Habit(prepared=lambda it: pickle.loads(pickle.dumps(it))),
@@ -121,18 +105,14 @@ EQUAL = {
     "a second fit of the process": Habit(prepared=lambda it: (fit(Habit(), learner(), Path()), it)[-1]),
     "torch.compile": Habit(prepared=lambda it: torch.compile(it, backend="eager")),
 }
-REFUSED = {
+COMPOSE = v2.Compose([v2.ToImage()])
+REFUSED = {  # tests/cli/test_refusals.py has those of callbacks and schedules
     "overfit_batches": (Habit({"overfit_batches": 1}), ["overfit_batches"]),
-    "limit_val_batches": (Habit({"limit_val_batches": 0.5}), ["limit_val_batches"]),
-    "ReduceLROnPlateau of a fall": (part(lr_scheduler=spec(PLATEAU)), ["lr_scheduler", "mode"]),
-    "BackboneFinetuning": (callback("BackboneFinetuning"), ["BackboneFinetuning", "HeadFirst"]),
-    "BatchSizeFinder": (callback("BatchSizeFinder"), ["BatchSizeFinder", "batch_size"]),
-    "class weights, own loaders": (Habit(model={"loss": ARCFACE}, loaders=own_habits.own_loaders), ["build_loss"]),
-    "a Compose": (
-        Habit(loaders=lambda _: letters(transforms=v2.Compose([v2.ToImage()]))),
-        ["transforms", "train()", "evaluate()"],
-    ),
+    "class weights, own loaders": (Habit(model={"loss": ARCFACE}, loaders=own.own_loaders), ["build_loss"]),
+    "a Compose": (Habit(loaders=lambda _: letters(transforms=COMPOSE)), ["transforms", "train()", "evaluate()"]),
 }
+BY_WORDS = [name for name, each in EQUAL.items() if each.loaders is each.prepared is None]
+SLOW = pytest.param("torch.compile", marks=pytest.mark.full)  # its import takes six seconds
 
 
 @pytest.fixture
@@ -165,30 +145,21 @@ def equal(found: Watch, expected: Watch) -> None:
     torch.testing.assert_close(found.weights, expected.weights, rtol=1e-3, atol=1e-4)
 
 
-SLOW = {"torch.compile": [pytest.mark.full]}  # its import takes six seconds
-
-
-@pytest.mark.parametrize(
-    "expected", [pytest.param(name, marks=SLOW.get(name, [])) for name in EQUAL], ids=str, indirect=True
-)
+@pytest.mark.parametrize("expected", [*(name for name in EQUAL if name not in SLOW.values), SLOW], indirect=True)
 def test_python_gives_what_bare_lightning_gives(expected, tmp_path):
     habit, found = expected
     module = learner(habit.kind, **habit.model)
     equal(fit(habit, module if habit.prepared is None else habit.prepared(module), tmp_path), found)
 
 
-@pytest.mark.parametrize("expected", [name for name, each in EQUAL.items() if each.through_command], indirect=True)
+@pytest.mark.parametrize("expected", BY_WORDS, indirect=True)
 def test_the_command_gives_what_bare_lightning_gives(expected, tmp_path, run):
     succeeded(run(*words(expected[0], tmp_path)))
     equal(Watch.last, expected[1])
 
 
 @pytest.mark.processes
-def test_processes_give_what_bare_lightning_gives(usual, tmp_path):
-    assert python(*levelfield(*words(Habit(), tmp_path))).returncode == 0
-    with open(tmp_path / "fit/it/0/metrics.csv", newline="") as file:
-        found = [float(row["val/map_at_r"]) for row in csv.DictReader(file) if row["val/map_at_r"]]
-    assert found == pytest.approx(usual.scores, abs=1e-6)
+def test_processes_of_a_notebook_give_what_bare_lightning_gives(usual):
     trainer = quiet_trainer(devices=2, strategy="ddp_notebook")
     trainer.fit(learner(), letters())
     assert float(trainer.callback_metrics["val/map_at_r"]) == pytest.approx(usual.scores[-1], abs=1e-6)
@@ -235,10 +206,9 @@ def test_a_callback_that_prefers_small_scores_is_named(tmp_path, recwarn):
     assert "EarlyStopping" in warned
 
 
-@pytest.mark.parametrize(
-    ("workers", "weights_only", "loaders"), [(0, None, None), (2, True, None), (0, None, own_habits.our_sampler)]
-)
-def test_a_resumed_fit_goes_on_as_one_that_went_through(workers, weights_only, loaders, tmp_path):
+@pytest.mark.parametrize(("workers", "weights_only", "ours"), [(0, None, False), (2, True, False), (0, None, True)])
+def test_a_resumed_fit_goes_on_as_one_that_went_through(workers, weights_only, ours, tmp_path):
+    loaders = partial(own.own_loaders, ours=True) if ours else None
     whole = Habit({"max_epochs": 3}, loaders=loaders)
     expected = fit(whole, plain(learner()) if loaders is None else learner(), tmp_path)
     keep = callback("ModelCheckpoint", save_top_k=-1, filename="{epoch}")
@@ -261,38 +231,3 @@ def test_a_seed_has_draws_of_its_own(door, monkeypatch, tmp_path):
         found = fit(Habit({"limit_val_batches": 0}), module, tmp_path)
         assert drawn.setdefault(seed or 0, found.losses) == found.losses
     assert len({tuple(losses) for losses in drawn.values()}) == 3
-
-
-def test_another_fold_between_two_fits(tmp_path):
-    data = letters()
-    fit(Habit(), learner(), tmp_path, data)
-    data.fold = 1
-    equal(fit(Habit(), learner(), tmp_path, data), fit(Habit(), plain(learner()), tmp_path, letters(fold=1)))
-
-
-def score_of(module: MetricLearner, subset: Any) -> float:
-    images, labels, _ = zip(*(subset[position] for position in range(len(subset))), strict=True)
-    with torch.no_grad():
-        return map_at_r(deepcopy(module).eval()(as_floats(stacked(images))), labels)[0]
-
-
-def test_each_of_several_loaders_of_a_fit_has_its_score():
-    module, data, trainer = learner(trunk_lr=0.0, embedder_lr=0.0), letters(), quiet_trainer(max_epochs=1)
-    data.setup("validate")
-    subsets = [data.val_subset, Subset(data.train_subset, range(0, 90, 2))]
-    loaders = [DataLoader(own_habits.Plainly(subset), batch_size=20) for subset in subsets]
-    trainer.fit(module, loaders[0], loaders)
-    found = [float(trainer.callback_metrics[f"val/map_at_r{key}"]) for key in ("", "/dataloader_idx_1")]
-    assert found == pytest.approx([score_of(module, subset) for subset in subsets], abs=1e-6)
-
-
-@pytest.mark.parametrize(("stage", "name"), [("validate", "val"), ("test", "test")])
-def test_a_checkpoint_has_one_score_at_each_door(stage, name, tmp_path, run):
-    succeeded(run(*words(Habit(), tmp_path)))
-    best, data = tmp_path / "fit/it/0/best.ckpt", letters()
-    (found,) = getattr(quiet_trainer(), stage)(learner(), data, ckpt_path=best, weights_only=True, verbose=False)
-    expected = score_of(MetricLearner.load_from_checkpoint(best), getattr(data, f"{name}_subset"))
-    assert found[f"{name}/map_at_r"] == pytest.approx(expected, abs=1e-6)
-    printed = succeeded(run(stage, "--ckpt_path", best, "--trust", "plain_lightning"))
-    [shown] = re.findall(rf"{name}/map_at_r\D*([\d.]+)", printed)
-    assert float(shown) == pytest.approx(expected, abs=1e-6)

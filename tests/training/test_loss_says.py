@@ -9,18 +9,17 @@ import pytest
 import torch
 import yaml
 from lightning.pytorch.callbacks import LambdaCallback
-from own_images import noise_images
-from refused import refused, succeeded
-from small_fit import Looks, small_learner, small_trainer, small_trunk
+from refused import succeeded
+from small_fit import Looks, small_data, small_learner, small_trainer
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from torchvision.transforms.v2.functional import normalize
 
 from levelfield.core.errors import TrainingFailed, UserError
 from levelfield.data.datamodule import MetricDataModule
-from levelfield.data.datasets import ImageTable
 from levelfield.data.transforms import ImageTransforms
 from levelfield.losses import ContrastiveLoss, WeightedSum
+from levelfield.models import TimmTrunk
 from levelfield.models.trunks import ModuleTrunk
 from levelfield.training.learner import MetricLearner
 
@@ -30,14 +29,11 @@ LOSS = """
 import torch
 from torch import nn
 
-
 class PullPush(nn.Module):
     normalize, samples_per_class, loss_lr = False, 2, 0.25
-
     def __init__(self):
         super().__init__()
         self.temperature = nn.Parameter(torch.tensor(2.0))
-
     def forward(self, embeddings, labels):
         same = labels[:, None] == labels[None]
         apart = torch.cdist(embeddings, embeddings) / self.temperature
@@ -45,6 +41,18 @@ class PullPush(nn.Module):
         self.terms = {"pull": pull.detach(), "push": push.detach(), "matrix": apart.detach()}
         return pull + push
 """
+BATCHES = DataLoader([(torch.rand(8, 12), torch.arange(8) // 2)] * 20, batch_size=None)
+NAN, FINE = torch.tensor([[0.0], [torch.nan]]).expand(2, 12), torch.rand(8, 12)
+PAIRS = (FINE, torch.arange(8) // 2)
+MISTAKES = [
+    (PAIRS, lambda points: points.sum(1), r"--model\.loss Gives .*\(8,\)"),
+    (PAIRS, lambda points: None, r"--model\.loss Gives .*NoneType"),
+    (PAIRS, lambda points: points.detach().sum(), r"--model\.loss Gives .*gradient"),
+    # No learning rate is blamed for the first loss.
+    (PAIRS, lambda points: points.sum() * torch.inf, r"step 0: .*\binitial weights\b(?!.*_lr)"),
+    ((NAN, torch.zeros(2), torch.tensor([4, 7])), torch.sum, r"step 0: .*\b1 of 2\b.*\b7 in the data set"),
+    ((NAN, torch.zeros(2)), torch.sum, r"step 0: .*\b1 of 2\b.*\b1 in the batch"),
+]
 
 
 def fitted(run, tiny, tmp_path: Path, name: str, *words: str) -> tuple[dict, list[dict[str, str]]]:
@@ -81,18 +89,6 @@ def test_class_attributes_are_settings_that_an_option_overrides(run, tiny, tmp_p
         loss, pull, push, penalty = (float(row[f"train/{name}"]) for name in ("loss", "pull", "push", "regularizer"))
         assert loss == pytest.approx(pull + push + 0.1 * penalty, rel=1e-6)
     assert abs(float(rows[0]["train/temperature"]) - 2.0) == pytest.approx(0.1, rel=1e-3)
-    losses = ["--model.loss", "WeightedSum", "--model.loss.losses"]
-    both = [*losses, "{a: pull_push.PullPush, b: pull_push.PullPush}"]
-    assert settings(fitted(run, tiny, tmp_path, "held", *both)[0]) == (False, 0.25, 2)
-    mixed = [*losses, "{a: pull_push.PullPush, b: NTXentLoss}"]
-    refused(run("fit", *tiny, "--output", tmp_path, *mixed), "--model.normalize", "PullPush False, NTXentLoss True")
-
-
-class Pictures(nn.Sequential):
-    num_features = 12
-
-    def __init__(self):
-        super().__init__(nn.Flatten(), nn.Linear(3 * 8 * 8, 12))
 
 
 class OnceAClass(nn.Module):
@@ -106,57 +102,44 @@ class OnceAClass(nn.Module):
         return embeddings.square().sum() * self.weight.sum()
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> Path:
-    """8 classes of 6 pictures."""
-    return noise_images(tmp_path, 48, samples=6, height=8, width=8, suffix=".png")
+def data() -> MetricDataModule:
+    return small_data(16, batch_size=8, steps_per_epoch=1, num_folds=2)
 
 
-def data_of(table: Path) -> MetricDataModule:
-    transforms = ImageTransforms(crop_size=8, resize=8, scale=(1.0, 1.0), horizontal_flip=False)
-    return MetricDataModule(ImageTable(table), batch_size=8, steps_per_epoch=2, transforms=transforms, num_folds=2)
-
-
-def test_a_second_fit_takes_the_samples_of_its_own_loss(table):
-    data = data_of(table)
-    for loss, samples in ((OnceAClass, 1), (ContrastiveLoss, 4), (OnceAClass, 1)):
-        small_trainer().fit(MetricLearner(Pictures(), loss, embedding_size=4), data)
-        assert data.train_dataloader().sampler.samples_per_class == samples
-    assert data.samples_per_class is None
+def test_a_second_fit_takes_the_samples_of_its_own_loss():
+    samples = data()
+    for loss, expected in ((OnceAClass, 1), (ContrastiveLoss, 4), (OnceAClass, 1)):
+        small_trainer().fit(small_learner(loss), samples)
+        assert samples.train_dataloader().sampler.samples_per_class == expected
+    assert samples.samples_per_class is None
 
 
 @pytest.mark.parametrize("kind", [WeightedSum, partial(partial, WeightedSum)])
-def test_losses_of_a_sum_that_differ_need_the_option(table, kind):
+def test_losses_of_a_sum_that_differ_need_the_option(kind):
     loss = kind({"a": OnceAClass(), "b": ContrastiveLoss()})
     with pytest.raises(UserError, match=r"--model\.normalize.*OnceAClass False, ContrastiveLoss True"):
-        MetricLearner(Pictures(), loss, embedding_size=4)
+        small_learner(loss)
     with pytest.warns(UserWarning, match=r"--model\.normalize true: OnceAClass"):
-        learner = MetricLearner(Pictures(), loss, embedding_size=4, normalize=True)
+        learner = small_learner(loss, normalize=True)
     assert learner.configure_optimizers().param_groups[-1]["lr"] == 0.5  # a loss without weights needs no rate
-    learner = MetricLearner(Pictures(), loss, embedding_size=4, normalize=False)
     with pytest.raises(UserError, match=r"--data\.samples_per_class.*OnceAClass 1, ContrastiveLoss 4"):
-        small_trainer().fit(learner, data_of(table))
+        small_trainer().fit(small_learner(loss, normalize=False), data())
 
 
-def test_a_tensor_that_no_checkpoint_holds_and_frozen_batch_norm_over_random_weights_are_warned_of(table):
-    loss = ContrastiveLoss()
+def test_what_silently_trains_worse_or_cannot_be_loaded_is_warned_of(monkeypatch):
+    """A tensor that no checkpoint holds, frozen batch norm over random weights, and classes of the program itself."""
+    loss, parts = OnceAClass(), (OnceAClass, MetricLearner, TimmTrunk, ImageTransforms)
     loss.centers = torch.zeros(4)
-    with pytest.warns(UserWarning, match=r"--model\.loss ContrastiveLoss: self\.centers") as found:
-        small_trainer().fit(MetricLearner(small_trunk(), loss, embedding_size=4), data_of(table))
-    assert "--model.freeze_batch_norm false" in "".join(str(each.message) for each in found)
-
-
-def test_classes_that_no_other_program_can_import_are_warned_of(table, monkeypatch):
-    parts = (OnceAClass, Pictures, MetricLearner, ImageTransforms)
     for kind in parts:
         monkeypatch.setattr(kind, "__module__", "__main__")
-    with pytest.warns(UserWarning, match="move it to a module") as warned:
-        small_trainer().fit(MetricLearner(Pictures(), WeightedSum({"a": OnceAClass()})), data_of(table))
-    (line,) = [str(each.message) for each in warned if "move it" in str(each.message)]
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        small_trainer().fit(small_learner(WeightedSum({"a": loss})), data())
+    lines = [str(each.message) for each in found]
+    for warned in ("--model.loss OnceAClass: self.centers", "--model.freeze_batch_norm false"):
+        assert len([line for line in lines if warned in line]) == 1
+    (line,) = [line for line in lines if "move it to a module" in line]
     assert set(line.partition(":")[0].split(", ")) == {kind.__name__ for kind in parts}
-
-
-BATCHES = DataLoader([(torch.rand(8, 12), torch.arange(8) // 2)] * 20, batch_size=None)
 
 
 def learner_of(loss: nn.Module) -> MetricLearner:
@@ -196,61 +179,28 @@ def test_each_accumulated_batch_draws_anew_and_the_first_of_a_step_the_same_what
     assert draws[2][::2] == draws[1][:2]
 
 
-NO_LOSS = [
-    (lambda embeddings: embeddings.sum(1), r"\(8,\)"),
-    (lambda embeddings: None, "NoneType"),
-    (lambda embeddings: embeddings.detach().sum(), "gradient"),
-]
-
-
-@pytest.mark.parametrize(("given", "key"), NO_LOSS)
-def test_what_is_no_loss_is_named(given, key):
-    with pytest.raises(UserError, match=rf"--model\.loss Gives .*{key}"):
-        small_trainer(max_steps=1, limit_val_batches=0).fit(learner_of(Gives(given)), BATCHES)
-
-
-NAN, FINE = torch.tensor([[0.0], [torch.nan]]).expand(2, 12), torch.rand(8, 12)
-
-
-@pytest.mark.parametrize(
-    ("batch", "given", "key"),
-    [
-        ((NAN, torch.zeros(2), torch.tensor([4, 7])), torch.sum, r"\b1 of 2\b.*\b7 in the data set"),
-        ((NAN, torch.zeros(2)), torch.sum, r"\b1 of 2\b.*\b1 in the batch"),
-        ((FINE, torch.arange(8) // 2), lambda points: points.sum() * torch.inf, r"\binitial weights\b(?!.*_lr)"),
-    ],
-)
-def test_no_learning_rate_is_blamed_for_the_first_loss(batch, given, key):
+@pytest.mark.parametrize(("batch", "given", "key"), MISTAKES)
+def test_what_is_no_loss_or_not_finite_is_named(batch, given, key):
     often = 0 if given is not torch.sum else 50  # no logging is no division by zero
     trainer = small_trainer(max_steps=1, limit_val_batches=0, log_every_n_steps=often)
-    with pytest.raises(TrainingFailed, match=f"step 0: .*{key}"):
+    with pytest.raises(TrainingFailed if "step 0" in key else UserError, match=key):
         trainer.fit(learner_of(Gives(given)), DataLoader([batch], batch_size=None))
 
 
-IMAGES = torch.rand(16, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-LABELS = torch.arange(16) // 4
-
-
-def said(*batch: torch.Tensor, **trunk: nn.Module) -> list[str]:
-    """The warnings about images in a fit of two epochs."""
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
-        small_trainer(max_epochs=2).fit(small_learner(**trunk), DataLoader(TensorDataset(*batch), batch_size=8))
-    return [str(each.message) for each in found if "standardise" in str(each.message)]
-
-
-SEEN = [
-    (IMAGES + 0.3 * (IMAGES.flip(0) - 0.5), None),  # noise, or the overshoot of an interpolation
-    ((IMAGES * 255).to(torch.uint8), None),
-    (normalize(IMAGES, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)), "-2.12 to 2.64"),
-    (IMAGES * 255, "to 255"),
-]
-
-
-@pytest.mark.parametrize(("images", "range_"), SEEN)
-def test_images_that_the_trunk_does_not_expect_are_warned_of_once(images, range_) -> None:
-    lines = said(images, LABELS)
-    assert len(lines) == (range_ is not None)
-    assert all(range_ in line and "Normalize" in line for line in lines)
-    flat = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 4))
-    assert said(images.float(), LABELS, trunk=ModuleTrunk(flat, 4)) == [], "it does not standardise"
+def test_images_that_the_trunk_does_not_expect_are_warned_of_once() -> None:
+    images, labels = torch.rand(16, 3, 32, 32, generator=torch.Generator().manual_seed(0)), torch.arange(16) // 4
+    flat = ModuleTrunk(nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 4)), 4)  # does not standardise
+    for given, trunk, range_ in (
+        (images + 0.3 * (images.flip(0) - 0.5), {}, None),  # noise, or the overshoot of an interpolation
+        ((images * 255).to(torch.uint8), {}, None),
+        (images * 255, {"trunk": flat}, None),
+        (images * 255, {}, "to 255"),
+        (normalize(images, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)), {}, "-2.12 to 2.64"),
+    ):
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            loader = DataLoader(TensorDataset(given, labels), batch_size=8)
+            small_trainer(max_epochs=2).fit(small_learner(**trunk), loader)
+        lines = [str(each.message) for each in found if "standardise" in str(each.message)]
+        assert len(lines) == (range_ is not None), lines
+        assert all(range_ in line and "Normalize" in line for line in lines), lines

@@ -20,19 +20,18 @@ from weighted_loss import WeightedLoss
 from levelfield import losses, miners
 from levelfield.core.errors import UserError
 from levelfield.data.samplers import MPerClassBatchSampler
-from levelfield.losses import (
-    ArcFaceLoss,
-    ClassificationLoss,
-    ContrastiveLoss,
-    CrossBatchMemory,
-    MarginLoss,
-    WeightedSum,
-)
+from levelfield.losses import ArcFaceLoss, ContrastiveLoss, CrossBatchMemory, WeightedSum
 from levelfield.training.learner import MetricLearner
 from levelfield.training.loss_factory import loss_attribute, supplied_arguments
 from levelfield.use.encoder import embed
 
 pytestmark = pytest.mark.usefixtures("quiet")
+KINDS = [getattr(package, name) for package in (losses, miners) for name in package.__all__]
+NEEDED = {
+    "CrossBatchMemory": {"loss": ContrastiveLoss(), "embedding_size": 4},
+    "WeightedSum": {"losses": {"a": ContrastiveLoss()}},
+    "RankedListLoss": {"margin": 0.4, "Tn": 10.0},
+}
 
 
 def step(learner, **data):
@@ -47,14 +46,6 @@ def stored(tmp_path):
     return lambda learner: step(learner).save_checkpoint(tmp_path / "it.ckpt") or tmp_path / "it.ckpt"
 
 
-KINDS = [getattr(package, name) for package in (losses, miners) for name in package.__all__]
-NEEDED = {
-    "CrossBatchMemory": {"loss": ContrastiveLoss(), "embedding_size": 4},
-    "WeightedSum": {"losses": {"a": ContrastiveLoss()}},
-    "RankedListLoss": {"margin": 0.4, "Tn": 10.0},
-}
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_loss_and_miner_is_built_again_from_its_arguments(kind):
     sizes = {"num_classes": 3, "embedding_size": 4} if "num_classes" in supplied_arguments(kind) else {}
@@ -66,27 +57,10 @@ def test_every_loss_and_miner_is_built_again_from_its_arguments(kind):
     assert [*again.state_dict()] == [*made.state_dict()]
 
 
-def test_parts_without_a_path_are_named_when_the_fit_goes_on(stored):
-    def sgd(groups) -> torch.optim.Optimizer:
-        return torch.optim.SGD(groups, lr=0.1)
-
-    miner = pytorch_metric_learning.miners.MultiSimilarityMiner()
-    path = stored(small_learner(miner=miner, optimizer=sgd, trunk_lr=np.logspace(-4, -2, 3)[0]))
-    loaded = MetricLearner.load_from_checkpoint(path)  # nobody needs them to embed
-    assert (loaded.optimization.trunk_lr, type(loaded.hparams["trunk_lr"])) == (1e-4, float), "it was of numpy"
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        step(loaded)
-    lines = "\n".join(str(each.message) for each in told)
-    named = [f"its {name}" in lines for name in ("miner", "optimizer", "loss", "regularizer")]
-    assert named == [True, True, False, False]
-    whole = MetricLearner.load_from_checkpoint(path, miner=miner, optimizer=torch.optim.SGD)
-    assert whole.miner is miner
-    step(whole)  # no warning
-
-
 @pytest.mark.filterwarnings("ignore:.*was trained on 5 classes of the validation fold")
-@pytest.mark.parametrize(("loss", "loaded"), [(ArcFaceLoss, True), (partial(MarginLoss, learn_beta=True), False)])
+@pytest.mark.parametrize(
+    ("loss", "loaded"), [(ArcFaceLoss, True), (partial(losses.MarginLoss, learn_beta=True), False)]
+)
 def test_on_other_classes_the_loss_starts_from_scratch(loss, loaded, stored):
     learner = small_learner(loss, loss_lr=0.5)
     path = stored(learner)
@@ -132,7 +106,7 @@ def test_one_loss_has_two_paths_and_keeps_its_class_weights_at_both_doors(fitted
     assert MetricLearner.load_from_checkpoint(path, loss=losses.CosFaceLoss).loss is None, "it is built in a fit"
 
 
-class ThroughKeywords(ClassificationLoss):
+class ThroughKeywords(losses.ClassificationLoss):
     def __init__(self, scale: float = 16.0, **kwargs):
         super().__init__(**kwargs)
         self.scale = scale
@@ -145,7 +119,17 @@ def heated_loss(*, embedding_size: int = 2, num_classes: int = 10) -> WeightedLo
     return WeightedLoss(num_classes, embedding_size, scale=16.0)
 
 
+class Worded(WeightedLoss):
+    """Its arguments have no types."""
+
+    def __init__(self, num_classes, embedding_size, mode, words=(), named=None):
+        super().__init__(num_classes, embedding_size)
+        self.given = mode, [*words], named
+
+
+TEXTS = ("no", ["no", "1", "null", "[1]", "a: b", "1e3"], {"x": "off"})
 PULL = ContrastiveLoss(neg_margin=0.7)
+SUM = partial(WeightedSum, losses={"a": PULL, "b": ArcFaceLoss})
 # A loss in each form, and the argument of one of its parts that comes back.
 FORMS = {
     "a class": (WeightedLoss, lambda loss: loss.scale == 8.0),
@@ -154,13 +138,11 @@ FORMS = {
     "numbers by hand": (partial(partial(WeightedLoss, 15, 16), scale=2.0), lambda loss: loss.scale == 2.0),
     "a function, numbers with defaults": (heated_loss, lambda loss: loss.scale == 16.0),
     "the peer's": (peers.CosFaceLoss, lambda loss: loss.scale == 64.0),
+    "texts in which a parser reads more": (partial(Worded, 15, 16, *TEXTS), lambda loss: loss.given == TEXTS),
     "a module": (ArcFaceLoss(15, 16, margin=0.7), lambda loss: loss.margin == 0.7),
     "a memory": (CrossBatchMemory(PULL, 16, 64), lambda loss: loss.loss.neg_margin == 0.7),
     "a sum": (WeightedSum({"a": PULL}, {"a": 0.5}), lambda loss: loss.losses["a"].neg_margin == 0.7),
-    "a sum to be built": (
-        partial(WeightedSum, losses={"a": PULL, "b": ArcFaceLoss}),
-        lambda loss: loss.losses["a"].neg_margin == 0.7,
-    ),
+    "a sum to be built": (SUM, lambda loss: loss.losses["a"].neg_margin == 0.7),
 }
 
 
@@ -176,10 +158,8 @@ def test_a_loss_gets_the_training_classes_and_the_embedding_size_and_comes_back(
         assert torch.equal(loaded.loss.get_parameter(name), weights)
 
 
-class Told(ContrastiveLoss):
-    """Has all settings that a loss class may have."""
-
-    normalize, loss_lr, samples_per_class = False, 0.3, 2
+# Has all settings that a loss class may have.
+Told = type("Told", (ContrastiveLoss,), {"normalize": False, "loss_lr": 0.3, "samples_per_class": 2})
 
 
 class Holding(nn.Module):
@@ -206,7 +186,7 @@ HOLDERS = {
 def test_a_loss_that_holds_another_passes_on_what_the_learner_says_and_asks(hold):
     for option, value in {"model.normalize": False, "model.loss_lr": 0.3, "data.samples_per_class": 2}.items():
         assert loss_attribute(hold(Told()), option) == value
-    learner = small_learner(hold(MarginLoss(learn_beta=True, beta_per_class=True)))
+    learner = small_learner(hold(losses.MarginLoss(learn_beta=True, beta_per_class=True)))
     learner.build_loss(5)
     learner.loss(torch.randn(6, 16), torch.tensor([0, 0, 3, 3, 4, 4])).backward()
     assert [weight.grad.shape for weight in learner.loss.parameters()] == [(5,)]
@@ -220,32 +200,40 @@ class ObjectTrunk(nn.Sequential):
 
 
 def test_parts_that_were_objects_are_given_again(stored):
-    trunk = ObjectTrunk(nn.Conv2d(3, 12, 5, stride=4))
-    loss = partial(peers.ArcFaceLoss, distance=CosineSimilarity())
-    learner = MetricLearner(trunk, loss=loss, embedder=lambda features, size: nn.Linear(features, size, bias=False))
-    path = stored(learner)
+    def sgd(groups) -> torch.optim.Optimizer:
+        return torch.optim.SGD(groups, lr=0.1)
+
+    trunk, miner = ObjectTrunk(nn.Conv2d(3, 12, 5, stride=4)), pytorch_metric_learning.miners.MultiSimilarityMiner()
+    loss, rate = partial(peers.ArcFaceLoss, distance=CosineSimilarity()), np.logspace(-4, -2, 3)[0]
+    of_fit = {"loss": loss, "miner": miner, "optimizer": sgd, "trunk_lr": rate}
+    learner = MetricLearner(trunk, embedder=lambda given, size: nn.Linear(given, size, bias=False), **of_fit)
+    path, images = stored(learner), torch.rand(4, 3, 32, 32)
     parts = {"trunk": ObjectTrunk(nn.Conv2d(3, 12, 5, stride=4)), "embedder": partial(nn.Linear, bias=False)}
     for given, key in (({"embedder": parts["embedder"]}, r"it\.ckpt.*trunk=trunk"), ({"trunk": trunk}, "embedder=")):
         with pytest.raises(UserError, match=key):
             MetricLearner.load_from_checkpoint(path, **given)
     with pytest.raises(UserError, match="'trnk'"):
         MetricLearner.load_from_checkpoint(path, trnk=trunk)
-    images = torch.rand(4, 3, 32, 32)
-    loaded = MetricLearner.load_from_checkpoint(path, loss=loss, **parts)
+    loaded = MetricLearner.load_from_checkpoint(path, loss=loss, **parts)  # nobody needs the others to embed
     assert torch.equal(loaded(images), learner.eval()(images))
     assert torch.equal(loaded.loss.W, learner.loss.W)
-    with pytest.warns(UserWarning, match=r"it\.ckpt.* loss"):
-        loaded = MetricLearner.load_from_checkpoint(path, **parts)
-    assert torch.equal(loaded(images), learner(images))
-
-
-def test_a_loss_of_a_library_that_is_not_here_is_left_out_with_a_warning(fitted, tmp_path):
-    checkpoint = torch.load(fitted / "best.ckpt", weights_only=True)
-    checkpoint["hyper_parameters"]["loss"] = spec("pytorch_metric_learning.losses.NoSuchLoss")
-    torch.save(checkpoint, tmp_path / "it.ckpt")
-    with pytest.warns(UserWarning, match="NoSuchLoss"):
-        learner = MetricLearner.load_from_checkpoint(tmp_path / "it.ckpt")
-    assert learner(torch.rand(2, 3, 32, 32)).shape == (2, checkpoint["hyper_parameters"]["embedding_size"])
+    assert (loaded.optimization.trunk_lr, type(loaded.hparams["trunk_lr"])) == (1e-4, float), "it was of numpy"
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        step(loaded)
+    lines = "\n".join(str(each.message) for each in told)
+    named = [f"its {name}" in lines for name in ("miner", "optimizer", "loss", "regularizer")]
+    assert named == [True, True, False, False]
+    whole = MetricLearner.load_from_checkpoint(path, loss=loss, miner=miner, optimizer=torch.optim.SGD, **parts)
+    assert whole.miner is miner
+    step(whole)  # no warning
+    for reason in ("was an object", "NoSuchLoss is not installed"):
+        with pytest.warns(UserWarning, match=rf"it\.ckpt.* loss.*{reason}"):
+            loaded = MetricLearner.load_from_checkpoint(path, **parts)
+        assert torch.equal(loaded(images), learner(images))
+        checkpoint = torch.load(path, weights_only=True)
+        checkpoint["hyper_parameters"]["loss"] = spec("pytorch_metric_learning.losses.NoSuchLoss")
+        torch.save(checkpoint, path)
 
 
 class Saving(MetricLearner):
@@ -273,12 +261,11 @@ def test_a_subclass_comes_back_as_itself_without_objects(stored):
 class Foreign(LightningDataModule):
     """Names of `MetricDataModule` with another meaning."""
 
-    features = ("width", "height")
+    features, identity, train_samples, dataset, fold, cache = ("width", "height"), "mine", 16, "letters", 3, ()
 
     def __init__(self, transforms: str = "flip") -> None:
         super().__init__()
         self.save_hyperparameters()
-        self.identity, self.train_samples, self.dataset, self.fold, self.cache = "mine", 16, "letters", 3, {}
 
     def train_dataloader(self):
         samples = TensorDataset(torch.rand(16, 3, 32, 32), torch.arange(16) // 4, torch.arange(16))
@@ -295,19 +282,3 @@ def test_a_foreign_datamodule_is_not_taken_for_ours(tmp_path):
     assert torch.load(path, weights_only=True)["levelfield"]["data"] is None
     with pytest.raises(UserError, match="transforms=ImageTransforms"):
         embed(path, [Image.new("RGB", (32, 32))])
-    with pytest.raises(UserError, match=r"model\.embedder_init"):
-        small_trainer().fit(small_learner(embedder_init="pca"), datamodule=Foreign())
-
-
-class Worded(ContrastiveLoss):
-    """Its arguments have no types."""
-
-    def __init__(self, mode, words=(), named=None):
-        super().__init__()
-        self.mode, self.words, self.named = mode, words, named
-
-
-def test_a_text_stays_one_whatever_a_parser_reads_in_it(stored):
-    texts = ["no", "1", "null", "[1]", "a: b", "1e3"]
-    loss = MetricLearner.load_from_checkpoint(stored(small_learner(Worded("no", texts, {"x": "off"})))).loss
-    assert (loss.mode, [*loss.words], loss.named) == ("no", texts, {"x": "off"})

@@ -29,53 +29,39 @@ VALIDATE = shlex.split("validate --ckpt_path outputs/fit/Glyphs-ContrastiveLoss/
 PARTS = """
 from lightning.pytorch import Callback
 from levelfield.training.learner import MetricLearner
-
 class PairsLoss(nn.Module):
     def __init__(self, margin=0.5):
         super().__init__()
         self.margin = margin
-
     def forward(self, embeddings, labels, indices_tuple=None):
         a, p, b, n = indices_tuple
         pull = 1 - (embeddings[a] * embeddings[p]).sum(1)
         push = (embeddings[b] * embeddings[n]).sum(1) - self.margin
         return pull.mean() + push.clamp(min=0).mean()
-
 class Announcer(Callback):
     def __init__(self, word="begun"):
         self.word = word
-
     def on_train_start(self, trainer, learner):
         print("the fit has", self.word)
-
 class NeedyLoss(WeightedLoss):
     def __init__(self, num_classes, embedding_size, scale): ...
-
 class AllPairs(nn.Module):
     def forward(self, embeddings, labels):
         same = labels[:, None] == labels[None]
         others = ~torch.eye(len(labels), dtype=torch.bool)
         return *(same & others).nonzero(as_tuple=True), *(~same).nonzero(as_tuple=True)
-
 class SmallTrunk(nn.Sequential):
     def __init__(self, width=8):
         super().__init__(nn.Conv2d(3, width, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
         self.num_features = width
-
-class PlainEmbedder(nn.Linear):
-    def __init__(self, num_features, embedding_size, bias=True):
-        super().__init__(num_features, embedding_size, bias=bias)
-
+class PlainEmbedder(nn.Linear): ...
 class LabelEmbedder(nn.Linear):
     def forward(self, features, labels): ...
-
 class NarrowEmbedder(nn.Linear):
     def __init__(self, num_features, embedding_size):
         super().__init__(num_features, 7)
-
 class LabelMiner(nn.Module):
     def forward(self, labels): ...
-
 class Narrow(MetricLearner):
     def __init__(self, trunk, loss):
         super().__init__(trunk, loss)
@@ -83,44 +69,36 @@ class Narrow(MetricLearner):
 MODULE = (
     (REPOSITORY / "examples/plain_module.py").read_text()
     + """
-
 class Both(Plain):
     def training_step(self, batch, batch_idx):
         loss = super().training_step(batch, batch_idx)
         self.log("my_loss", loss)
         return loss
-
     def validation_step(self, batch, batch_idx):
         embeddings = super().validation_step(batch, batch_idx)
         self.log("seen", float(len(embeddings)))
         return {"embeddings": embeddings, "more": 1}
-
 class Silent(Plain):
     def validation_step(self, batch, batch_idx):
         self.log("val_loss", 0.0)
 """
 )
-PLAIN_FIT = ["--config", "data/glyphs.yaml", "--data.dataset.num_classes", "24", "--data.steps_per_epoch", "6"]
-PLAIN_FIT += ["--trainer.max_epochs", "2", "--data.transforms.crop_size", "32", "--data.transforms.resize", "32"]
-PLAIN_FIT += ["--trainer.enable_progress_bar", "false"]
-ALL_OWN = [
-    *("--model.loss", "plain_parts.PairsLoss", "--model.loss.margin", "0.3", "--model.miner", "plain_parts.AllPairs"),
-    *("--model.trunk", "plain_parts.SmallTrunk", "--model.trunk.width", "12"),
-    *("--model.embedder", "plain_parts.PlainEmbedder", "--model.embedder.bias", "false"),
-    *("--trainer.callbacks", "plain_parts.Announcer", "--trainer.callbacks.word", "started"),
-]
+PLAIN_FIT = "--config data/glyphs.yaml --data.dataset.num_classes 24 --data.steps_per_epoch 6 --trainer.max_epochs 2 "
+PLAIN_FIT += "--data.transforms.crop_size 32 --data.transforms.resize 32 --trainer.enable_progress_bar false"
+ALL_OWN = "--model.loss plain_parts.PairsLoss --model.loss.margin 0.3 --model.miner plain_parts.AllPairs "
+ALL_OWN += "--model.trunk plain_parts.SmallTrunk --model.trunk.width 12 --model.embedder plain_parts.PlainEmbedder "
+ALL_OWN += "--model.embedder.bias false --trainer.callbacks plain_parts.Announcer --trainer.callbacks.word started"
 
 
 @pytest.fixture(scope="module", autouse=True)
 def desk(tmp_path_factory):
     """A working directory with one's own modules, of which some cannot be imported."""
     folder = tmp_path_factory.mktemp("desk")
-    (folder / "my_learner.py").write_text(LEARNER)
-    (folder / "plainly.py").write_text(MODULE)
-    (folder / "plain_parts.py").write_text(Path(__file__).with_name("weighted_loss.py").read_text() + PARTS)
-    (folder / "torn_parts.py").write_text("class A(:\n")
-    (folder / "angry_parts.py").write_text("raise RuntimeError('not\\ntoday')\n")
-    (folder / "needy_parts.py").write_text("import no_such_package\n")
+    parts = Path(__file__).with_name("weighted_loss.py").read_text() + PARTS
+    files = {"my_learner": LEARNER, "plainly": MODULE, "plain_parts": parts, "needy_parts": "import no_such_package\n"}
+    files |= {"torn_parts": "class A(:\n", "angry_parts": "raise RuntimeError('not\\ntoday')\n"}
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(text)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "path", [path for path in sys.path if path])
         patch.setattr(sys, "dont_write_bytecode", True)
@@ -132,7 +110,7 @@ def desk(tmp_path_factory):
 def own(desk, tmp_path_factory):
     """What the fit of a method of one's own parts printed, and its checkpoint."""
     output, printed = tmp_path_factory.mktemp("own"), io.StringIO()
-    words = ["fit", *TINY, *ALL_OWN, "--data.dataset.num_classes", "24", "--trainer.max_epochs", "1"]
+    words = ["fit", *TINY, *ALL_OWN.split(), "--data.dataset.num_classes", "24", "--trainer.max_epochs", "1"]
     with redirect_stdout(printed):
         assert main([*words, "--output", str(output)]) == 0
     return printed.getvalue(), output / "fit/Glyphs-PairsLoss/0/best.ckpt"
@@ -207,7 +185,6 @@ MISFITS = [
     *((f"{CONTRASTIVE} --{kind} torn_parts.Part", [f"levelfield: --{kind}: ", "'torn_parts'"]) for kind in KINDS),
     ("--model.loss needy_parts.Part", ["'no_such_package'"]),
     ("--model.loss angry_parts.Part", ["'angry_parts'"]),
-    ("--model.loss no_such_parts.Part", ["'no_such_parts'"]),
     ("--model.loss plain_parts.NeedyLoss", ["'scale'"]),
     ("--model.loss plain_parts.WeightedLoss --model.loss.num_classes 3", ["num_classes"]),
     ("--model.loss ArcFaceLoss --model.loss.class_fraction 3", ["ArcFaceLoss: class_fraction=3.0"]),
@@ -218,7 +195,6 @@ MISFITS = [
     (f"{CONTRASTIVE} --model.embedder plain_parts.LabelEmbedder", ["'labels'"]),
     (f"{CONTRASTIVE} --model.embedder plain_parts.NarrowEmbedder", ["(2, 7)"]),
     (f"{CONTRASTIVE} --model.miner plain_parts.LabelMiner", ["LabelMiner"]),
-    (f"{CONTRASTIVE} --model.regularizer KoLoe", ["'KoLeo'"]),
     (f"{CONTRASTIVE} --model.regularizer SphericalConstraint", ["--model.normalize false"]),
     (f"{CONTRASTIVE} --model.regularizer CenterInvariance", ["--model.loss ContrastiveLoss"]),
     (f"{CONTRASTIVE} --model.regularizer torch.nn.Identity", ["--model.regularizer"]),
@@ -238,12 +214,12 @@ MISFITS = [
 
 @pytest.mark.parametrize(("options", "keys"), MISFITS, ids=lambda it: it if isinstance(it, str) else "")
 def test_a_part_that_does_not_fit_is_one_line(options, keys, tiny, run, tmp_path):
-    base = PLAIN_FIT if "plainly" in options else tiny
+    base = PLAIN_FIT.split() if "plainly" in options else tiny
     refused(run("fit", *base, "--output", tmp_path, *options.split()), *keys)
 
 
 def test_a_plain_module_is_fitted_validated_tested_and_predicts(run, desk):
-    printed = succeeded(run("fit", *PLAIN_FIT, "--model", "plainly.Both", "--model.width", "12"))
+    printed = succeeded(run("fit", *PLAIN_FIT.split(), "--model", "plainly.Both", "--model.width", "12"))
     assert "--trust plainly" in printed
     folder = desk / "outputs/fit/Glyphs-Both/0"
     rows = list(csv.DictReader((folder / "metrics.csv").read_text().splitlines()))
@@ -262,7 +238,7 @@ def test_a_plain_module_starts_from_a_checkpoint(run, desk):
     short = ["--trainer.max_epochs", "1", "--data.steps_per_epoch", "2"]
 
     def fitted(*words, name):
-        succeeded(run("fit", *PLAIN_FIT, *short, "--name", name, *words))
+        succeeded(run("fit", *PLAIN_FIT.split(), *short, "--name", name, *words))
         return desk / "outputs/fit" / name / "0/best.ckpt"
 
     first = fitted("--model", "plainly.Plain", name="first")
@@ -273,4 +249,5 @@ def test_a_plain_module_starts_from_a_checkpoint(run, desk):
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[key], expected[key]) for key in expected)
     for checkpoint, *more in ((first, "--model.width", "8"), (usual,)):
-        refused(run("fit", *PLAIN_FIT, "--model", "plainly.Plain", "--ckpt_path", checkpoint, *more), checkpoint.name)
+        words = ["--model", "plainly.Plain", "--ckpt_path", checkpoint, *more]
+        refused(run("fit", *PLAIN_FIT.split(), *words), checkpoint.name)

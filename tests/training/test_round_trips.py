@@ -4,7 +4,8 @@ import inspect
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -60,6 +61,8 @@ DATAMODULES: dict[str, dict[str, Any]] = {
 }
 # They change no batch, and a checkpoint has no folder of the data and no number of processes.
 OF_A_MACHINE = {"root": None, "num_workers": "auto"}
+# Those whose usual value has other weights, and the one that a learner with weights does not use.
+OF_OTHER_WEIGHTS = ("trunk", "embedding_size", "loss", "embedder_init")
 
 
 class Few(Glyphs):
@@ -90,21 +93,13 @@ def datamodule(**arguments: Any) -> MetricDataModule:
     return MetricDataModule(**{name: made(value) for name, value in given.items()})
 
 
-class Fits(NamedTuple):
+def both(folder: Path, model: dict[str, Any], data: dict[str, Any], seed: int) -> SimpleNamespace:
     """A fit of two epochs with a validation at its end in Python, and the same fit by the command."""
-
-    made: MetricLearner
-    data: MetricDataModule
-    paths: tuple[Path, Path]
-    logged: tuple[dict[str, Any], dict[str, Any]]
-
-
-def both(folder: Path, model: dict[str, Any], data: dict[str, Any], seed: int) -> Fits:
     trainer = {**TRAINER, "check_val_every_n_epoch": 2}
     Kept.settings = {}
     seed_everything(seed, verbose=False)
-    learner, given = MetricLearner(**{name: made(value) for name, value in (BASE | model).items()}), datamodule(**data)
-    fitting = quiet_trainer(**trainer, logger=Kept())
+    learner = MetricLearner(**{name: made(value) for name, value in (BASE | model).items()})
+    given, fitting = datamodule(**data), quiet_trainer(**trainer, logger=Kept())
     fitting.fit(learner, given)
     fitting.save_checkpoint(folder / "python.ckpt")
     data_logged = Kept.settings.pop("data")
@@ -114,10 +109,11 @@ def both(folder: Path, model: dict[str, Any], data: dict[str, Any], seed: int) -
     parts = [{key: value for key, value in each.items() if key != "seed"} for each in (BASE | model, data)]
     (folder / "it.yaml").write_text(yaml.safe_dump({"model": parts[0], "data": parts[1], **of_command}))
     assert main(["fit", "--config", str(folder / "it.yaml"), "--output", str(folder), "--name", "it"]) == 0
-    return Fits(learner, given, (folder / "python.ckpt", folder / "fit/it/0/best.ckpt"), (logged, Kept.settings))
+    paths, logs = (folder / "python.ckpt", folder / "fit/it/0/best.ckpt"), (logged, Kept.settings)
+    return SimpleNamespace(made=learner, data=given, paths=paths, logged=logs)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def own_seed() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PL_GLOBAL_SEED", "0")  # restored after the tests
@@ -125,12 +121,10 @@ def own_seed() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def learners(tmp_path_factory: pytest.TempPathFactory, own_seed: None) -> dict[str, tuple[Fits, Any]]:
+def learners(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[SimpleNamespace, Any]]:
     """The fits of each learner, and what the learner made in Python becomes when it trains on."""
-    fits = {
-        name: both(tmp_path_factory.mktemp("learner"), model, {"seed": model.get("seed", 0)}, model.get("seed", 0))
-        for name, model in LEARNERS.items()
-    }
+    folders = {name: tmp_path_factory.mktemp("learner") for name in LEARNERS}
+    fits = {name: both(folders[name], model, {}, model.get("seed", 0)) for name, model in LEARNERS.items()}
     return {name: (each, trained_on(each.made)) for name, each in fits.items()}
 
 
@@ -156,10 +150,6 @@ def test_a_learner_is_stored_logged_loaded_and_trained_on_as_it_was_made(name: s
         assert trained_on(MetricLearner.load_from_checkpoint(path)) == expected
 
 
-# Those whose usual value has other weights, and the one that a learner with weights does not use.
-OF_OTHER_WEIGHTS = ("trunk", "embedding_size", "loss", "embedder_init")
-
-
 @pytest.mark.parametrize(
     ("name", "argument"), [(name, each) for name in LEARNERS for each in LEARNERS[name] if each not in OF_OTHER_WEIGHTS]
 )
@@ -181,9 +171,7 @@ def batches(data: MetricDataModule) -> list[Any]:
 
 @pytest.mark.processes
 @pytest.mark.parametrize("name", DATAMODULES)
-def test_a_datamodule_is_stored_logged_and_loaded_as_it_was_made(
-    name: str, own_seed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_datamodule_is_stored_logged_and_loaded_as_it_was_made(name: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("images").mkdir()
     head, *rows = own_images(Path("images"), classes=20).read_text().splitlines()

@@ -1,16 +1,22 @@
-"""Where a fit starts: at scikit-learn's PCA and shrinkage, a study's baseline, and class means of a loop."""
+"""Where a fit starts: at a PCA, at class means, at the weights of a checkpoint that has seen no test class."""
 
 import json
+from contextlib import nullcontext
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from own_images import image_options
+from PIL import Image
+from refused import refused, succeeded
 from scipy.linalg import eigh
 from sklearn import covariance, decomposition
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from small_fit import small_data, small_learner, small_trainer
-from torch import nn
+from tiny_fit import TINY
 from torch.nn.functional import normalize
 
 from levelfield.analysis.verify import validation_scores
@@ -26,10 +32,15 @@ from levelfield.training.build import Training
 from levelfield.training.embed import embed
 from levelfield.training.learner import MetricLearner
 
+pytestmark = pytest.mark.usefixtures("quiet")
 STILL = {"trunk_lr": 0.0, "embedder_lr": 0.0, "loss_lr": 0.0}
 MEANS = {"num_classes": 15, "embedding_size": 16, "weight_init": "class_means"}  # 20 classes to train on, 5 validated
-
-pytestmark = pytest.mark.usefixtures("quiet")
+NO_RATES = "--model.trunk_lr 0 --model.embedder_lr 0 --model.loss_lr 0 --model.weight_decay 0 --seed_everything 3"
+SAME = ("ArcFaceLoss", "2", 0)
+STARTS = [SAME, ("ContrastiveLoss", "2", 0), ("ArcFaceLoss", "1", 1), ("ArcFaceLoss", "none", 0)]
+RANDOM_SPLIT = ("--data.split", "random", "--data.split_seed", "4")
+OTHER = {("--model.embedding_size", "32"): "--model.embedding_size 32", RANDOM_SPLIT: "test classes"}
+OTHER |= {("--model.embedder", "MLPEmbedder"): "--model.embedder"}
 
 
 def test_the_start_scores_as_the_baseline_of_a_study(finished: Path, tmp_path: Path) -> None:
@@ -43,7 +54,7 @@ def test_the_start_scores_as_the_baseline_of_a_study(finished: Path, tmp_path: P
     assert scores[-1] == pytest.approx(baseline["validation"]["map_at_r"], abs=1e-6)
 
 
-def fitted(**settings) -> tuple[MetricLearner, MetricDataModule]:
+def started(**settings) -> tuple[MetricLearner, MetricDataModule]:
     """A learner after a step at rates of 0, and its data."""
     learner = small_learner(freeze_trunk=True, **STILL, **settings)
     data = small_data(features=True, batch_size=16, steps_per_epoch=1)
@@ -54,15 +65,13 @@ def fitted(**settings) -> tuple[MetricLearner, MetricDataModule]:
 def means_of(learner: MetricLearner, data: MetricDataModule) -> torch.Tensor:
     """The directions of the classes' means, by a loop in float64."""
     found = embed(learner, data.train_samples())
-    by_class: dict[int, list[torch.Tensor]] = {}
-    for embedding, label in zip(normalize(found.embeddings.double()), found.labels.tolist(), strict=True):
-        by_class.setdefault(label, []).append(embedding)
-    return torch.stack([normalize(sum(by_class[label]), dim=0) for label in sorted(by_class)])
+    points = normalize(found.embeddings.double())
+    return torch.stack([normalize(points[found.labels == label].sum(0), dim=0) for label in found.labels.unique()])
 
 
 @pytest.mark.parametrize("init", ["random", "whitening"])
 def test_class_weights_start_at_the_means_of_the_embedder_that_was_started(init: str) -> None:
-    learner, data = fitted(loss=ArcFaceLoss(**MEANS), embedder_init=init)
+    learner, data = started(loss=ArcFaceLoss(**MEANS), embedder_init=init)
     torch.testing.assert_close(learner.loss.class_weights.double(), means_of(learner, data), rtol=0, atol=1e-6)
     if init != "random":
         features = embed(learner.trunk, data.train_samples())
@@ -73,7 +82,7 @@ def test_class_weights_start_at_the_means_of_the_embedder_that_was_started(init:
 def test_any_embedder_and_a_sum_of_losses_start_at_class_means() -> None:
     soft_triple = SoftTripleLoss(**MEANS, centers_per_class=3)
     both = WeightedSum({"pairs": ContrastiveLoss(), "centers": soft_triple}, {"pairs": 1.0, "centers": 1.0})
-    learner, data = fitted(loss=both, embedder=MLPEmbedder, normalize=False)
+    learner, data = started(loss=both, embedder=MLPEmbedder, normalize=False)
     centers_CKD = soft_triple.class_weights.detach().double().unflatten(0, (15, 3))
     away_CK = (centers_CKD - means_of(learner, data)[:, None]).norm(dim=2)
     torch.testing.assert_close(away_CK, torch.full((15, 3), 0.1).double(), rtol=0, atol=1e-5)
@@ -81,7 +90,7 @@ def test_any_embedder_and_a_sum_of_losses_start_at_class_means() -> None:
 
 
 def test_a_second_fit_goes_on_where_the_first_ended_and_a_used_trainer_starts_a_new_learner() -> None:
-    learner, data = fitted(loss=ArcFaceLoss(**MEANS), embedder_init="pca")
+    learner, data = started(loss=ArcFaceLoss(**MEANS), embedder_init="pca")
     with torch.no_grad():
         learner.embedder.linear.weight.mul_(2)
         learner.loss.class_weights.mul_(2)
@@ -96,28 +105,19 @@ def test_a_second_fit_goes_on_where_the_first_ended_and_a_used_trainer_starts_a_
 
 
 def test_loaders_of_ones_own_give_no_samples_to_start_from(tmp_path: Path) -> None:
-    for learner, key in (
-        (small_learner(ContrastiveLoss, embedder_init="pca"), "model.embedder_init"),
-        (small_learner(ArcFaceLoss(**MEANS)), "model.loss.weight_init"),
-    ):
+    of_embedder, of_loss = small_learner(embedder_init="pca"), small_learner(ArcFaceLoss(**MEANS))
+    for learner, key in ((of_embedder, "model.embedder_init"), (of_loss, "model.loss.weight_init")):
         with pytest.raises(UserError, match=key):
             small_trainer(default_root_dir=tmp_path).fit(learner, [], [])
 
 
 LABELS = torch.arange(60) % 12  # 12 classes of 5
-SPREAD = torch.arange(1, 9)
 
 
 def features() -> torch.Tensor:
     generator = torch.Generator().manual_seed(0)
     means = 2 * torch.randn(12, 8, generator=generator)
-    return means[LABELS] + torch.randn(60, 8, generator=generator) * SPREAD + 3
-
-
-def within(points: np.ndarray) -> np.ndarray:
-    """Differences from the means of the classes, by a loop."""
-    rows = [points[i] - points[LABELS.numpy() == label].mean(0) for i, label in enumerate(LABELS.tolist())]
-    return np.array(rows)
+    return means[LABELS] + torch.randn(60, 8, generator=generator) * torch.arange(1, 9) + 3
 
 
 def test_a_pca_is_scikit_learns_projection_up_to_signs() -> None:
@@ -137,8 +137,8 @@ def test_a_whitened_start_is_the_generalized_eigenvectors_at_the_length_of_a_pca
     embedder = LinearEmbedder(8, 3)
     start_embedder(embedder, "whitening", points, LABELS)
     exact = points.double().numpy()
-    differences = within(exact)
-    shrunk = covariance.ledoit_wolf(differences, assume_centered=True)[0]
+    within = exact - np.stack([exact[label == LABELS].mean(0) for label in LABELS])
+    shrunk = covariance.ledoit_wolf(within, assume_centered=True)[0]
     _, vectors = eigh(np.cov(exact.T), shrunk)
     expected = (exact - exact.mean(0)) @ vectors[:, ::-1][:, :3]
     expected *= np.sqrt(3) / np.linalg.norm(vectors[:, ::-1][:, :3])
@@ -147,18 +147,12 @@ def test_a_whitened_start_is_the_generalized_eigenvectors_at_the_length_of_a_pca
     assert embedder.linear.weight.norm().item() == pytest.approx(3**0.5)
 
 
-@pytest.mark.parametrize(
-    ("embedder", "key"),
-    [
-        (MLPEmbedder(8, 4), "MLPEmbedder"),
-        (IdentityEmbedder(8, 8), "IdentityEmbedder"),
-        (LinearEmbedder(8, 4, bias=False), "model.embedder.bias"),
-    ],
-)
 @pytest.mark.parametrize("kind", ["pca", "whitening"])
-def test_what_cannot_be_a_projection_is_refused(embedder: nn.Module, key: str, kind) -> None:
-    with pytest.raises(UserError, match=f"model.embedder_init {kind}.*{key}"):
-        check_can_start(embedder, kind)
+def test_what_cannot_be_a_projection_is_refused(kind) -> None:
+    without_bias = LinearEmbedder(8, 4, bias=False)
+    for embedder, key in ((MLPEmbedder(8, 4), "MLP"), (IdentityEmbedder(8, 8), "Identity"), (without_bias, r"\.bias")):
+        with pytest.raises(UserError, match=f"model.embedder_init {kind}.*{key}"):
+            check_can_start(embedder, kind)
 
 
 @pytest.mark.parametrize("kind", ["pca", "whitening"])
@@ -192,3 +186,67 @@ def test_a_start_at_the_discriminants_of_few_classes() -> None:
     np.testing.assert_allclose(normalize(found) @ normalize(found).T, expected @ expected.T, atol=1e-4)
     with pytest.raises(UserError, match=r"model\.embedder_init lda"):
         start_embedder(embedder, "lda", points, 0 * labels)
+
+
+def command_of(*more: Any, loss: str = "ArcFaceLoss") -> list[Any]:
+    small = "--trainer.max_epochs 1 --data.batch_size 16 --data.fold 2 --name it"
+    return ["fit", *TINY, "--model.loss", loss, *small.split(), *more]
+
+
+@pytest.mark.parametrize(("loss", "fold", "warns"), STARTS)
+def test_a_new_training_starts_at_the_weights(loss: str, fold: str, warns: int, fitted: Path, run, tmp_path) -> None:
+    """And its loss as new where loss or classes differ."""
+    first = fitted / "best.ckpt"
+    command = command_of(*NO_RATES.split(), "--data.fold", fold, "--ckpt_path", first, loss=loss)
+    how = pytest.warns(UserWarning, match=r"best\.ckpt' was trained on .* validation fold") if warns else nullcontext()
+    with how:
+        succeeded(run(*command, "--output", tmp_path))
+    then, now = (torch.load(path, weights_only=True) for path in (first, tmp_path / "fit/it/0/best.ckpt"))
+    assert (now["epoch"], now["global_step"]) == (0, 4)
+    loaded = "" if (loss, fold, warns) == SAME else ("trunk.", "embedder.")
+    for name, weight in then["state_dict"].items():
+        if name.startswith(loaded) and not name.endswith("num_batches_tracked"):
+            assert torch.equal(weight, now["state_dict"][name]), name
+    weights, before = (each["state_dict"].get("loss.class_weights") for each in (now, then))
+    assert not loaded or weights is None or not torch.equal(weights, before)
+    assert fold == "none" or [*validation_scores(tmp_path / "fit/it/0/metrics.csv")] == [0]
+
+
+def test_a_checkpoint_of_other_weights_or_data_is_refused(fitted: Path, run, tmp_path: Path) -> None:
+    for more in OTHER:
+        refused(run(*command_of("--ckpt_path", fitted / "best.ckpt", "--output", tmp_path, *more)), OTHER[more])
+        assert not list(tmp_path.glob("fit/it/*"))
+    checkpoint, other = torch.load(fitted / "best.ckpt", weights_only=True), tmp_path / "other.ckpt"
+    checkpoint["datamodule_hyper_parameters"]["dataset"]["class_path"] = "levelfield.data.datasets.Omniglot"
+    torch.save(checkpoint, other)
+    refused(run(*command_of("--ckpt_path", other, "--output", tmp_path)), "other.ckpt", "--data.dataset")
+    del checkpoint["datamodule_hyper_parameters"]  # as after a fit with loaders of your own
+    torch.save(checkpoint, other)
+    refused(run(*command_of("--ckpt_path", other, "--output", tmp_path)), "other.ckpt", "load_from_checkpoint")
+
+
+@pytest.mark.slow
+def test_another_folder_with_classes_of_the_same_names_is_warned_of(run, tmp_path: Path) -> None:
+    for folder, sample, number in product(("one", "two", "again/one"), range(4), range(16)):
+        (place := tmp_path / folder / f"{number:02d}").mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (40, 40), (number * 10, sample * 9, 90 * (folder == "two"))).save(place / f"{sample}.png")
+
+    def command(name: str, *more: Any) -> list[Any]:
+        short = ["--model.loss", "ArcFaceLoss", "--trainer.max_epochs", "1", "--data.steps_per_epoch", "1"]
+        return ["fit", *image_options(TINY, tmp_path, tmp_path / name), *short, *more]
+
+    succeeded(run(*command("one"), "--name", "it", "--output", tmp_path))
+    best, split = tmp_path / "fit/it/0/best.ckpt", ["--data.split", "random", "--data.split_seed", "1"]
+    for option in ("--ckpt_path", "--model.trunk.weights"):
+        with pytest.warns(UserWarning, match=r"best\.ckpt' .*unless") as warned:
+            succeeded(run(*command("two", *split), option, best, "--output", tmp_path / option))
+        assert "test classes" in str(warned[0].message)
+    refused(run(*command("again/one", *split), "--ckpt_path", best, "--output", tmp_path), "test classes")
+
+
+def test_trunk_weights_of_a_checkpoint_are_looked_at_too(fitted: Path, run, tmp_path: Path) -> None:
+    command = [*command_of(), "--model.trunk.weights", fitted / "best.ckpt", "--output", tmp_path]
+    assert run(*command)[0] == 0
+    with pytest.warns(UserWarning, match=r"best\.ckpt' was trained on .* validation fold"):
+        assert run(*command, "--data.fold", "1")[0] == 0
+    refused(run(*command, *RANDOM_SPLIT), "test classes")

@@ -7,12 +7,14 @@
   (Table 1). The paper gives no rates and no weight decay: the rates are the protocol's own, and weights do not decay.
 - Vasilev and D'yakonov (sections 3.2.1, 4.2): Adam, one rate for all weights, batches of 32 to 128; for texts the first
   100 iterations warm up. The paper does not say how: the protocol's step k has k/100 of the rate (their code's has
-  (k - 1)/100, so that its first step moves nothing). Their ArcFace has no fallback beyond 180 degrees.
+  (k - 1)/100, so that its first step moves nothing).
 - Zhai and Wu (sections 3, 4.1): one epoch updates the new parameters alone; then a training of all begins, at a tenth
   of the rate from its epoch 15 on. SGD with momentum 0.9 and weight decay 1e-4, rate 0.001. Batches of 75, 25 of each
   class, drawn with replacement. Layer norm without scale and shift, a linear layer without bias, temperature 0.05.
 """
 
+import copy
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,14 +26,16 @@ import torch
 from lightning.pytorch import Callback
 from tiny_fit import REPOSITORY
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.optim import SGD, Adam, Optimizer, RMSprop
 
+from levelfield import losses
 from levelfield.cli.main import main
 
-Weights = dict[str, Tensor]
 MARGIN, BETA, LOSS_LR = 0.1, 1.1, 0.003
-ARC_RATE, SCALE, ANGLE = 1e-4, 64.0, 0.5  # radians
+ARC_RATE, ANGLE = 1e-4, math.degrees(0.5)
 FEHERVARI = {"trunk": 1e-5, "embedder": 1e-4, "loss": 0.01}
+RMSPROP = partial(RMSprop, momentum=0.9, alpha=0.99)
 
 
 class SmallTrunk(nn.Module):
@@ -60,9 +64,7 @@ class SmallTextTrunk(nn.Module):
         self.letters = nn.Embedding(128, self.num_features)
 
     def forward(self, texts: list[str]) -> Tensor:
-        return torch.stack(
-            [self.letters(torch.tensor([ord(letter) % 128 for letter in text])).mean(0) for text in texts]
-        )
+        return torch.stack([self.letters(torch.tensor([ord(each) % 128 for each in text])).mean(0) for text in texts])
 
 
 class Training(Callback):
@@ -72,102 +74,14 @@ class Training(Callback):
 
     def on_train_start(self, trainer, pl_module) -> None:
         Training.kept, self.batches, self.after = self, [], []
-        self.before, self.class_of = values(pl_module), trainer.datamodule.train_subset.labels.tolist()
+        self.before = copy.deepcopy(pl_module.state_dict())
+        self.class_of = trainer.datamodule.train_subset.labels.tolist()
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx) -> None:
         self.batches.append(tuple(batch))
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
-        self.after.append(values(pl_module))
-
-
-def values(learner: nn.Module) -> Weights:
-    return {name: value.detach().clone() for name, value in learner.state_dict().items()}
-
-
-def features(images: Tensor, weights: Weights, frozen: bool) -> Tensor:
-    """The small trunk by hand. Batch norm, unless it is frozen, notes what it measured in this batch."""
-    maps = nn.functional.conv2d(images, weights["trunk.module.conv.weight"], stride=4)
-    norm = [weights[f"trunk.module.bn.{name}"] for name in ("running_mean", "running_var", "weight", "bias")]
-    return nn.functional.batch_norm(maps, *norm, training=not frozen).relu().mean((2, 3))
-
-
-def assert_moved_alike(ours: Training, step: int, expected: Weights) -> None:
-    """Each weight lies, after a step, where it was derived to be: its whole way so far agrees to six digits."""
-    for name, value in expected.items():
-        before, after = ours.before[name], ours.after[step][name]
-        way, ours_way = (value.detach() - before), (after - before)
-        torch.testing.assert_close(ours_way, way, rtol=1e-6, atol=1e-14, msg=lambda m, n=name: f"step {step}, {n}: {m}")
-
-
-def linear(pooled: Tensor, weights: Weights) -> Tensor:
-    return pooled @ weights["embedder.linear.weight"].T + weights["embedder.linear.bias"]
-
-
-def unit(points: Tensor) -> Tensor:
-    return points / points.norm(dim=1, keepdim=True)
-
-
-def softmax(pooled: Tensor, labels: Tensor, weights: Weights) -> Tensor:
-    """Cross entropy with the columns of the weight matrix L2-normalised, temperature 0.1."""
-    logits = unit(linear(pooled, weights)) @ unit(weights["loss.class_weights"]).T / 0.1
-    return (logits.logsumexp(1) - logits[torch.arange(len(labels)), labels]).mean()
-
-
-def triplets(pooled: Tensor, labels: Tensor, weights: Weights, boundary: bool = False) -> Tensor:
-    """Equation 2; with a boundary equation 1 with m_pos = beta - alpha and m_neg = beta + alpha."""
-    embeddings = unit(linear(pooled, weights))
-    same = torch.tensor([[one == other for other in labels.tolist()] for one in labels.tolist()])
-    positives = same & ~torch.eye(len(labels), dtype=torch.bool)
-    a, p, n = (positives[:, :, None] & ~same[:, None, :]).nonzero(as_tuple=True)  # every triplet of the batch
-    d_ap, d_an = ((embeddings[a] - embeddings[other]).square().sum(1).sqrt() for other in (p, n))
-    terms = d_ap - d_an + MARGIN
-    if boundary:
-        beta = next(value for name, value in weights.items() if name.startswith("loss."))
-        terms = torch.cat([d_ap - (beta - MARGIN), (beta + MARGIN) - d_an])
-    return terms[terms > 0].mean()
-
-
-def n_pairs(pooled: Tensor, labels: Tensor, weights: Weights) -> Tensor:
-    """Equation 3, by products: the logarithm of 1 + sum over the other pairs' positives of exp(a.n - a.p)."""
-    embeddings, given = linear(pooled, weights), labels.tolist()
-    pairs = {label: [i for i, other in enumerate(given) if other == label] for label in given}
-    terms = []
-    for label, (a, p) in pairs.items():
-        others = [q for other, (_, q) in pairs.items() if other != label]
-        differences = embeddings[others] @ embeddings[a] - embeddings[p] @ embeddings[a]
-        terms.append((1 + differences.exp().sum()).log())
-    return torch.stack(terms).mean()
-
-
-def proxy_nca(pooled: Tensor, labels: Tensor, weights: Weights) -> Tensor:
-    """Equation 14 with squared distances of embeddings and proxies that are normalised and three times as long."""
-    embeddings, proxies = 3 * unit(linear(pooled, weights)), 3 * unit(weights["loss.class_weights"])
-    distances = (embeddings[:, None] - proxies).square().sum(2)
-    terms = []
-    for row, label in zip(distances, labels.tolist(), strict=True):
-        negatives = torch.cat([row[:label], row[label + 1 :]])
-        terms.append(row[label] + (-negatives).exp().sum().log())
-    return torch.stack(terms).mean()
-
-
-def arcface(pooled: Tensor, labels: Tensor, weights: Weights) -> Tensor:
-    """Equation 12: cross entropy of s cos, with the angle to the own class widened by m."""
-    cosines = unit(linear(pooled, weights)) @ unit(weights["loss.class_weights"]).T
-    rows = torch.arange(len(labels))
-    angles = cosines[rows, labels].arccos()
-    assert (angles + ANGLE).max() < torch.pi
-    logits = SCALE * cosines.index_put((rows, labels), (angles + ANGLE).cos())
-    return (logits.logsumexp(1) - logits[rows, labels]).mean()
-
-
-def zhai_wu(pooled: Tensor, labels: Tensor, weights: Weights) -> Tensor:
-    """Equation 1, behind a layer norm."""
-    centred = pooled - pooled.mean(1, keepdim=True)
-    normed = centred / (centred.square().mean(1, keepdim=True) + 1e-5).sqrt()
-    embeddings = unit(normed @ weights["embedder.linear.weight"].T)
-    exponents = embeddings @ unit(weights["loss.class_weights"]).T / 0.05
-    return (-(exponents[torch.arange(75), labels].exp() / exponents.exp().sum(1)).log()).mean()
+        self.after.append(copy.deepcopy(pl_module.state_dict()))
 
 
 @dataclass
@@ -182,7 +96,7 @@ class Case:
     num_classes: int
     batch: int
     each: int
-    loss: Callable[[Tensor, Tensor, Weights], Tensor]
+    loss: Callable[..., nn.Module]  # tests/losses/test_equations.py compares it with its equation
     optimizer: Callable[..., Optimizer]
     rate: Callable[[str, int], float]
     decay: Callable[[str], float] = lambda name: 0.0
@@ -190,59 +104,48 @@ class Case:
     steps: int = 10
     restarts: int = 0  # the step at which the optimizer begins again
 
-    @property
-    def is_text(self) -> bool:
-        return self.protocol.endswith("_text")
 
-
-RMSPROP = partial(RMSprop, momentum=0.9, alpha=0.99)
-
-
-def reality(name: str, words: str, each: int, loss: Callable[..., Tensor]) -> Case:
-    def decay(key: str) -> float:
-        return 0.0 if name == "margin" and key.startswith("loss.") else 1e-4
-
+def reality(words: str, each: int, loss: Callable[..., nn.Module], loss_decay: float = 1e-4) -> Case:
     def rate(key: str, step: int) -> float:
         return LOSS_LR if key.startswith("loss.") else 1e-6
 
-    return Case("reality_check", f"{METHODS[name]} {words}", 96, 32, each, loss, RMSPROP, rate, decay, True)
+    def decay(key: str) -> float:
+        return loss_decay if key.startswith("loss.") else 1e-4
+
+    return Case("reality_check", words, 96, 32, each, loss, RMSPROP, rate, decay, True)
 
 
-def fehervari(words: str, each: int, loss: Callable[..., Tensor]) -> Case:
+def fehervari(words: str, each: int, loss: Callable[..., nn.Module]) -> Case:
     return Case("fehervari", words, 172, 120, each, loss, Adam, lambda key, step: FEHERVARI[key.partition(".")[0]])
 
 
-METHODS = {
-    "triplet_margin": "--model.loss TripletMarginLoss",
-    "normalized_softmax": "--model.loss NormalizedSoftmaxLoss --data.samples_per_class 1",
-    "margin": "--config method/margin",
-}
 OWN = f"--model.loss_lr {LOSS_LR}"
+SOFTMAX = "--model.loss NormalizedSoftmaxLoss --data.samples_per_class 1"
+BOUNDARY = f"--config method/margin --model.loss.margin {MARGIN}"
 ONE_RATE = " ".join(f"--model.{part}_lr={ARC_RATE}" for part in ("trunk", "embedder", "loss"))
-ARC = f"--model.loss ArcFaceLoss --model.loss.scale {SCALE} --model.loss.margin {ANGLE * 57.29577951308232} {ONE_RATE}"
+ARC = f"--model.loss ArcFaceLoss --model.loss.scale 64 --model.loss.margin {ANGLE} {ONE_RATE}"
+PROXIES = "--model.loss ProxyNCALoss --model.loss.softmax_scale 9 --model.loss.exclude_positive true"
 PAIRS = "--model.loss NPairsLoss --model.loss.normalize false --model.normalize false --model.distance euclidean "
+TRIPLETS = partial(losses.TripletMarginLoss, margin=MARGIN)
+SOFTMAX_LOSS = partial(losses.NormalizedSoftmaxLoss, temperature=0.1)
+LEARNT_BOUNDARY = partial(losses.MarginLoss, margin=MARGIN, beta=BETA, learn_beta=True)
+N_PAIRS = partial(losses.NPairsLoss, normalize=False)
+OF_PROXIES = partial(losses.ProxyNCALoss, softmax_scale=9, exclude_positive=True)
+ARCFACE = partial(losses.ArcFaceLoss, scale=64, margin=ANGLE)
 CASES = {
-    "triplet margin": reality("triplet_margin", f"--model.loss.margin {MARGIN}", 4, triplets),
-    "normalized softmax": reality("normalized_softmax", f"--model.loss.temperature 0.1 {OWN}", 1, softmax),
-    "margin": reality(
-        "margin", f"--model.loss.margin {MARGIN} --model.loss.beta {BETA} {OWN}", 4, partial(triplets, boundary=True)
-    ),
-    "N-pairs, of 60 classes (section 2.4)": fehervari(f"{PAIRS} --data.samples_per_class 2", 2, n_pairs),
-    "proxies, by the protocol's own choice of 5 a class": fehervari(
-        "--model.loss ProxyNCALoss --model.loss.softmax_scale 9 --model.loss.exclude_positive true", 5, proxy_nca
-    ),
-    "images": Case("vasilev_dyakonov", ARC, 56, 64, 4, arcface, Adam, lambda key, step: ARC_RATE, frozen=True),
-    "texts": Case(
-        "vasilev_dyakonov_text", ARC, 20, 32, 8, arcface, Adam, lambda key, step: ARC_RATE * step / 100, frozen=True
-    ),
+    "triplet margin": reality(f"--model.loss TripletMarginLoss --model.loss.margin {MARGIN}", 4, TRIPLETS),
+    "normalized softmax": reality(f"{SOFTMAX} --model.loss.temperature 0.1 {OWN}", 1, SOFTMAX_LOSS),
+    "margin": reality(f"{BOUNDARY} --model.loss.beta {BETA} {OWN}", 4, LEARNT_BOUNDARY, 0.0),
+    "N-pairs, of 60 classes (section 2.4)": fehervari(f"{PAIRS} --data.samples_per_class 2", 2, N_PAIRS),
+    "proxies, by the protocol's own choice of 5 a class": fehervari(PROXIES, 5, OF_PROXIES),
+    "images": Case("vasilev_dyakonov", ARC, 56, 64, 4, ARCFACE, Adam, lambda key, step: ARC_RATE, frozen=True),
+    "texts": Case("vasilev_dyakonov_text", ARC, 20, 32, 8, ARCFACE, Adam, lambda key, step: ARC_RATE * step / 100),
     "zhai_wu": Case(
-        "zhai_wu",
-        "--trainer.limit_val_batches 0 --trainer.enable_checkpointing false",
-        *(48, 75, 25, zhai_wu, partial(SGD, momentum=0.9)),
+        *("zhai_wu", "--trainer.limit_val_batches 0 --trainer.enable_checkpointing false", 48, 75, 25),
+        *(partial(losses.NormalizedSoftmaxLoss, temperature=0.05), partial(SGD, momentum=0.9)),
         lambda key, step: 0.0 if step == 1 and key.startswith("trunk.") else 0.001 if step < 17 else 0.0001,
         lambda key: 1e-4,
-        steps=18,
-        restarts=2,
+        **{"steps": 18, "restarts": 2},
     ),
 }
 
@@ -251,7 +154,7 @@ def trained(folder: Path, case: Case, epochs: int) -> Training:
     """The training of `levelfield fit` with a protocol's file, in float64 with a trunk of 8 features."""
     data = f"Glyphs --data.dataset.num_classes {case.num_classes} --data.dataset.image_size 36 "
     data += "--data.transforms.resize 36 --data.transforms.crop_size 32 --model.trunk test_ten_steps.SmallTrunk"
-    if case.is_text:
+    if case.protocol.endswith("_text"):
         rows = [f"the {n}th text of the {chr(97 + c) * 3} thing,thing {c:02d}" for c in range(20) for n in range(9)]
         (folder / "texts.csv").write_text("\n".join(["text,label", *rows]) + "\n")
         data = f"TextTable --data.dataset.table {folder}/texts.csv --model.trunk test_ten_steps.SmallTextTrunk"
@@ -269,9 +172,16 @@ def test_steps_by_hand(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     training = trained(tmp_path, case, epochs=case.steps if name == "zhai_wu" else 1)
     assert len(training.batches) == case.steps
-    weights = {key: value.clone() for key, value in training.before.items() if not key.endswith("num_batches_tracked")}
-    learning = {key: value.requires_grad_() for key, value in weights.items() if ".running_" not in key}
-    repeated = 0
+    before = {key: value for key, value in training.before.items() if not key.endswith("num_batches_tracked")}
+    weights = {key: nn.Parameter(value.clone(), ".running_" not in key) for key, value in before.items()}
+    learning = {key: value for key, value in weights.items() if value.requires_grad}
+    trunk = (SmallTextTrunk if case.protocol.endswith("_text") else SmallTrunk)().double().train(not case.frozen)
+    of_trunk, own = (
+        {key.removeprefix(part): value for key, value in weights.items() if key.startswith(part)}
+        for part in ("trunk.module.", "loss.")
+    )
+    sizes = {"num_classes": len(own["class_weights"]), "embedding_size": 6} if "class_weights" in own else {}
+    loss, repeated = case.loss(**sizes), 0
     for step, (samples, labels, positions) in enumerate(training.batches, 1):
         assert list(Counter(labels.tolist()).values()) == [case.each] * (case.batch // case.each)
         if case.protocol == "reality_check":
@@ -281,19 +191,20 @@ def test_steps_by_hand(name: str, tmp_path: Path) -> None:
             optimizers = {
                 key: case.optimizer([weight], lr=0.0, weight_decay=case.decay(key)) for key, weight in learning.items()
             }
-        if case.is_text:
-            vectors = weights["trunk.module.letters.weight"]
-            pooled = torch.stack([sum(vectors[ord(letter) % 128] for letter in text) / len(text) for text in samples])
-        else:
-            assert samples.dtype == torch.float64
-            pooled = features(samples, weights, case.frozen)
-        case.loss(pooled, labels, weights).backward()
+        pooled = functional_call(trunk, of_trunk, (samples,))  # batch norm notes what it measures, unless it is frozen
+        if name == "zhai_wu":
+            pooled = nn.functional.layer_norm(pooled, (8,))
+        points = nn.functional.linear(pooled, weights["embedder.linear.weight"], weights.get("embedder.linear.bias"))
+        embeddings = points if case.loss is N_PAIRS else points / points.norm(dim=1, keepdim=True)
+        functional_call(loss, own, (embeddings, labels)).backward()
         for key, optimizer in optimizers.items():
             optimizer.param_groups[0]["lr"] = rate = case.rate(key, step)
             if rate:
                 optimizer.step()
             optimizer.zero_grad()
-        assert_moved_alike(training, step - 1, weights)
+        for key, value in weights.items():  # the whole way so far agrees to six digits
+            way, ours = value.detach() - before[key], training.after[step - 1][key] - before[key]
+            torch.testing.assert_close(ours, way, rtol=1e-6, atol=1e-14, msg=lambda m, at=(step, key): f"{at}: {m}")
     assert (repeated > 0) == (name == "zhai_wu"), "drawn with replacement"
     if name == "zhai_wu":
         assert training.before["loss.class_weights"].abs().max() <= 6**-0.5  # uniform in +-1/sqrt(D), as in their code

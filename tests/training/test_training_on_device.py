@@ -1,9 +1,7 @@
-"""Trainings on a device against the same ones on the CPU, and their checkpoints.
-
-Without a GPU one is pretended, on which tensors of two devices do not go together.
-"""
+"""Trainings on a device, without a GPU on a pretended one, against the same ones on the CPU, and their checkpoints."""
 
 import contextlib
+import functools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -30,40 +28,38 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:You defined a `validation_step`"),
     pytest.mark.filterwarnings("ignore:'pin_memory' argument"),
 ]
+
+
+def mined() -> dict[str, Any]:
+    return {"loss": MultiSimilarityLoss(), "miner": MultiSimilarityMiner()}
+
+
 METHODS = {
-    "contrastive": lambda: {"loss": ContrastiveLoss(neg_margin=0.5)},
-    "mined": lambda: {"loss": MultiSimilarityLoss(), "miner": MultiSimilarityMiner()},
+    "contrastive": lambda: {"loss": ContrastiveLoss(neg_margin=0.5), "trainer": {"gradient_clip_val": 0.5}},
+    "mined": lambda: {**mined(), "trainer": {"accumulate_grad_batches": 2}},
     "class weights": lambda: {"loss": ArcFaceLoss},
     "memory": lambda: {"loss": CrossBatchMemory(ContrastiveLoss(), embedding_size=16, memory_size=64)},
 }
 LEARNERS = {  # tests/losses/test_losses_on_device.py has all losses
     **METHODS,
     "a regularizer of class weights": lambda: {"loss": ArcFaceLoss, "regularizer": CenterInvariance()},
-    "raw embeddings": lambda: {"loss": ContrastiveLoss(), "normalize": False, "distance": "euclidean"},
-    "chunks": lambda: {"loss": MultiSimilarityLoss(), "miner": MultiSimilarityMiner()},
-    "batch norm": lambda: {"loss": ContrastiveLoss(), "freeze_batch_norm": False},
-    "a frozen trunk": lambda: {"loss": ContrastiveLoss(), "freeze_trunk": True, "embedder_init": "pca"},
+    "raw embeddings": lambda: {"normalize": False, "distance": "euclidean"},
+    "chunks": lambda: {**mined(), "trainer": {"callbacks": [GradientCaching(5)]}},
+    "batch norm": lambda: {"freeze_batch_norm": False},
+    "a frozen trunk": lambda: {"freeze_trunk": True, "embedder_init": "pca"},
     "features": lambda: {"loss": ArcFaceLoss, "freeze_trunk": True},
-    "fewer activations": lambda: {"loss": ContrastiveLoss(), "layer_decay": 0.9},
-    "a trunk of one's own": lambda: {"loss": ContrastiveLoss(), "trunk": Pooled()},
-}
-TRAINERS: dict[str, dict[str, Any]] = {
-    "contrastive": {"gradient_clip_val": 0.5},
-    "mined": {"accumulate_grad_batches": 2},
-    "chunks": {"callbacks": [GradientCaching(5)]},
-    "fewer activations": {"callbacks": [GradientCheckpointing()]},
+    "fewer activations": lambda: {"layer_decay": 0.9, "trainer": {"callbacks": [GradientCheckpointing()]}},
+    "a trunk of one's own": lambda: {"trunk": Pooled()},
 }
 # How far a loss may lie from float64's: a GPU's convolutions in float32 are TF32, unless it is told otherwise.
 PRECISIONS = {"64-true": 1e-6, "32-true": 5e-3, "bf16-mixed": 5e-2, "16-mixed": 2e-2}
 IN_MAKE_TEST = ("class weights", "memory", "chunks", "features")
+OTHERS = [name for name in LEARNERS if name not in IN_MAKE_TEST]
+ON_GPU = pytest.param("cuda", marks=ON_CUDA)
 TRAININGS = [
     *(("cpu", "32-true", name) for name in METHODS),
     *(pytest.param("pretended", "64-true", name, marks=pytest.mark.slow) for name in IN_MAKE_TEST),
-    *(
-        pytest.param("pretended", "64-true", name, marks=pytest.mark.full)
-        for name in LEARNERS
-        if name not in IN_MAKE_TEST
-    ),
+    *(pytest.param("pretended", "64-true", name, marks=pytest.mark.full) for name in OTHERS),
     *(pytest.param("cuda", each, name, marks=ON_CUDA) for each in PRECISIONS for name in METHODS),
 ]
 
@@ -84,11 +80,11 @@ def named(where: str) -> Iterator[str]:
 def fitted(name: str, where: str, *, path: Any = None, **trainer: Any) -> Any:
     """The trainer, the losses of its steps and the last score."""
     torch.manual_seed(0)  # of weights that are drawn before the learner has its seed
-    losses, learner = [], small_learner(**LEARNERS[name]())
+    losses, arguments = [], LEARNERS[name]()
+    given = {"callbacks": [], **arguments.pop("trainer", {}), **trainer}
+    learner = small_learner(**arguments)
     keep = LambdaCallback(on_train_batch_end=lambda *step: losses.append(step[2]["loss"].detach()))
-    given = {"callbacks": [], **TRAINERS.get(name, {}), **trainer}
-    callbacks = [keep, *given.pop("callbacks")]
-    fits = small_trainer(*callbacks, accelerator=where, devices=1, log_every_n_steps=1, **given)
+    fits = small_trainer(keep, *given.pop("callbacks"), accelerator=where, devices=1, log_every_n_steps=1, **given)
     data = small_data(32, batch_size=16, steps_per_epoch=3, features=name == "features")
     fits.fit(learner, datamodule=data, ckpt_path=path)
     assert {loss.device.type for loss in losses} == {where}
@@ -109,15 +105,10 @@ def test_the_losses_of_a_training_are_those_of_float64_on_the_cpu(where, precisi
     assert where != "pretended" or score_there == pytest.approx(score, rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    "where", ["cpu", pytest.param("pretended", marks=pytest.mark.full), pytest.param("cuda", marks=ON_CUDA)]
-)
+@pytest.mark.parametrize("where", ["cpu", pytest.param("pretended", marks=pytest.mark.full), ON_GPU])
 def test_a_checkpoint_of_a_device_embeds_on_the_cpu_and_goes_on_on_the_device(where, tmp_path):
     with named(where) as device:
-
-        def train(**how: Any) -> Any:
-            return fitted("class weights", device, precision="64-true", **how)
-
+        train = functools.partial(fitted, "class weights", device, precision="64-true")
         trainer, whole, score = train(max_epochs=2)
         train()[0].save_checkpoint(tmp_path / "half.ckpt")
         rest = train(max_epochs=2, path=tmp_path / "half.ckpt")[1]

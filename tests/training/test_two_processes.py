@@ -1,9 +1,8 @@
 """Two gloo processes give the loss, gradients, batches and scores of one; what one of them finds, both raise.
 
-As a script it fits on this process group and writes `<folder>/<world size>_<rank>.pt`: of each case in FITS the losses,
-the weights after a step of SGD with rate 1 (so that their change is the gradient), the batches, and the validation
-scores; of each case in CASES, on two processes alone, the class and message of its exception. Each process then writes
-`<folder>/left_<world size>_<rank>`: whether it had left its group when it ended.
+As a script writes `<folder>/<world size>_<rank>.pt`: of each case in FITS losses, weights (after a step of SGD, rate 1,
+their change is the gradient), batches and scores; of each case in CASES, on two processes alone, class and message of
+its exception. `<folder>/left_<world size>_<rank>` says whether the process had left its group when it ended.
 """
 
 import atexit
@@ -12,6 +11,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -19,8 +19,8 @@ from unittest import mock
 import pytest
 import torch
 from forked import python, torchrun
-from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import EMAWeightAveraging
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import EMAWeightAveraging, LambdaCallback
 from small_fit import small_data, small_learner, small_trainer
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -28,55 +28,44 @@ from levelfield import losses
 from levelfield.data.datamodule import MetricDataModule
 from levelfield.training.callbacks import record_evaluation
 from levelfield.training.learner import MetricLearner
-from levelfield.training.loss_factory import supplied_arguments
 
 pytestmark = pytest.mark.processes
 RANK = int(os.environ.get("RANK", 0))
 IMAGES, LABELS = torch.rand(20, 3, 32, 32, generator=torch.Generator().manual_seed(0)), torch.arange(20) // 4
 PAIRS = DataLoader(TensorDataset(IMAGES, LABELS), batch_size=5)
 TRIPLES = DataLoader(TensorDataset(IMAGES, LABELS, torch.arange(20)), batch_size=5)
-WHITENED = {"arguments": {"weight_init": "class_means", "centers_per_class": 2}, "embedder_init": "whitening"}
+CENTERS = partial(losses.SoftTripleLoss, weight_init="class_means", centers_per_class=2)
 # On images. tests/losses/test_over_processes.py has all losses, miners and regularizers, on points.
 FITS: dict[str, dict[str, Any]] = {
-    "a whitened start": {"loss": losses.SoftTripleLoss, **WHITENED},
+    "a whitened start": {"loss": CENTERS, "embedder_init": "whitening"},
     "an average": {"loss": losses.ContrastiveLoss, "epochs": 2, "rate": 0.03, "average": True},
     "twenty steps": {"loss": losses.ContrastiveLoss, "epochs": 4, "rate": 0.03},
 }
 
 
-class Recorder(Callback):
-    """Keeps the indices of each batch, gathered in the order of the global batch."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, list] = {"batches": [], "losses": [], "scores": []}
-
-    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
-        self.kept["batches"].append(pl_module.all_gather(batch[2]).flatten().tolist())
-        self.kept["losses"].append(float(outputs["loss"]))
-
-    def on_validation_end(self, trainer, pl_module) -> None:
-        scores = trainer.callback_metrics.items()
-        self.kept["scores"].append({name: float(value) for name, value in scores if name.startswith("val/")})
-
-
-def fit(processes, loss, arguments=None, epochs=0, rate=1.0, average=False, **learner) -> dict[str, Any]:
+def fit(processes, epochs=0, rate=1.0, average=False, **learner) -> dict[str, Any]:
     """One step without a validation, or epochs of five steps with one after each."""
+    kept: dict[str, list] = {"batches": [], "losses": [], "scores": []}
 
-    def build(num_classes, embedding_size):
-        torch.manual_seed(2)
-        return loss(num_classes=num_classes, embedding_size=embedding_size, **(arguments or {}))
+    def note(trainer, module, outputs, batch, *_) -> None:
+        kept["batches"].append(module.all_gather(batch[2]).flatten().tolist())  # in the order of the global batch
+        kept["losses"].append(float(outputs["loss"]))
 
-    made = build if "num_classes" in supplied_arguments(loss) else loss()
-    rates = {"optimizer": torch.optim.SGD, "trunk_lr": rate, "embedder_lr": rate, "loss_lr": rate, "weight_decay": 0.0}
-    module, recorder = small_learner(made, **rates, **learner), Recorder()
+    def note_scores(trainer, module) -> None:
+        scores = trainer.callback_metrics.items()
+        kept["scores"].append({name: float(value) for name, value in scores if name.startswith("val/")})
+
+    rates = dict.fromkeys(("trunk_lr", "embedder_lr", "loss_lr"), rate)
+    module = small_learner(optimizer=torch.optim.SGD, weight_decay=0.0, **rates, **learner)
     # The validation's batches do not divide its fold.
     batches = {"batch_size": 16, "samples_per_class": 4, "eval_batch_size": 17, "steps_per_epoch": 5 if epochs else 1}
     where = {"devices": processes, "strategy": "ddp" if processes > 1 else "auto", "precision": "64-true"}
     averages = [EMAWeightAveraging(decay=0.9)] * average
     limits = {"max_epochs": epochs or 1, "limit_val_batches": 1.0 if epochs else 0}
+    recorder = LambdaCallback(on_train_batch_end=note, on_validation_end=note_scores)
     trainer = small_trainer(recorder, *averages, **where, **limits)
     trainer.fit(module, datamodule=small_data(**batches))
-    return {**recorder.kept, "weights": {name: value.clone() for name, value in module.state_dict().items()}}
+    return {**kept, "weights": {name: value.clone() for name, value in module.state_dict().items()}}
 
 
 class BreaksOnTheSecond(MetricLearner):
@@ -87,11 +76,8 @@ class BreaksOnTheSecond(MetricLearner):
         return embeddings * float("nan") if self.trainer.global_rank == 1 else embeddings
 
 
-class Forgetful(MetricLearner):
-    """Its tests have no `RecordEvaluation`."""
-
-    def configure_callbacks(self) -> list:
-        return []
+# Its tests have no `RecordEvaluation`.
+Forgetful = type("Forgetful", (MetricLearner,), {"configure_callbacks": lambda self: []})
 
 
 def learner(kind=MetricLearner) -> MetricLearner:
@@ -106,10 +92,9 @@ def run_test(samples: Any, kind: type[MetricLearner] = MetricLearner, folder: st
     two(folder).test(learner(kind), samples, verbose=False)
 
 
-def data(stage: str = "") -> MetricDataModule:
+def data() -> MetricDataModule:
     module = small_data(16, num_workers=0, fold="none")
-    if stage:
-        module.setup(stage)
+    module.setup("test")
     return module
 
 
@@ -137,12 +122,10 @@ def same_samples() -> None:
 
 def two_loaders() -> None:
     """Each has the scores that it has alone."""
-    fewer = TensorDataset(IMAGES[:12].flip(0), LABELS[:12], torch.arange(12))
-    loaders = [TRIPLES, DataLoader(fewer, batch_size=5)]
+    loaders = [TRIPLES, DataLoader(TensorDataset(IMAGES[:12].flip(0), LABELS[:12], torch.arange(12)), batch_size=5)]
     found = two().validate(learner(), loaders, verbose=False)
-    for scores, loader in zip(found, loaders, strict=True):
-        (alone,) = two().validate(learner(), loader, verbose=False)
-        assert list(scores.values()) == list(alone.values())
+    alone = [two().validate(learner(), loader, verbose=False)[0] for loader in loaders]
+    assert [[*scores.values()] for scores in found] == [[*scores.values()] for scores in alone]
 
 
 CASES: dict[str, Callable[[], object]] = {
@@ -152,7 +135,7 @@ CASES: dict[str, Callable[[], object]] = {
     "first test": lambda: run_test(TRIPLES),
     "second test": lambda: run_test(TRIPLES),
     "own callbacks": lambda: run_test(data(), Forgetful),
-    "own callbacks, a loader": lambda: run_test(data("test").test_dataloader(), Forgetful),
+    "own callbacks, a loader": lambda: run_test(data().test_dataloader(), Forgetful),
     "with a datamodule": lambda: run_test(data(), folder="datamodule"),
     "same samples": same_samples,
     "two loaders": two_loaders,
@@ -184,14 +167,15 @@ def main(folder: Path, processes: int) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("fits")
+    found = tmp_path_factory.mktemp("fits")
+    for done in [python(__file__, found, 1), *torchrun(__file__, found, 2, LEVELFIELD_CACHE=str(found / "cache"))]:
+        assert done.returncode == 0, done.stderr[-3000:]
+    return found
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def results(folder: Path) -> list[dict[str, Any]]:
     """Of one process, and of each of two."""
-    for done in [python(__file__, folder, 1), *torchrun(__file__, folder, 2, LEVELFIELD_CACHE=str(folder / "cache"))]:
-        assert done.returncode == 0, done.stderr[-3000:]
     return [torch.load(folder / f"{name}.pt") for name in ("1_0", "2_0", "2_1")]
 
 
@@ -216,34 +200,29 @@ def test_epochs_draw_different_batches_and_validation_scores_are_equal(name, res
         assert mine == pytest.approx(scores, abs=1e-6)
 
 
-def test_the_processes_part_before_they_end(results, folder: Path):
-    """Else gloo's threads may free a tensor of an interpreter that has ended, and abort the process."""
-    assert [(folder / f"left_2_{rank}").read_text() for rank in range(2)] == ["True"] * 2
-
-
-def test_both_processes_raise_and_none_waits_for_a_ledger_that_cannot_be_written(results) -> None:
+def test_both_processes_raise_part_and_wait_for_no_ledger_that_cannot_be_written(results, folder: Path) -> None:
     for found in results[1:]:
         for case, (kind, message) in RAISED.items():
             assert (found[case][0], message in found[case][1]) == (kind, True), found[case]
         assert __file__.rpartition("/")[2] in found["no ledger"][1]
         assert found.keys() == {*FITS, *RAISED, "same samples", "no ledger"}, "nothing else is raised"
     assert [found["no ledger"][0] for found in results[1:]] == ["FileRefused", "UserError"]
+    warned = ["train on the same samples" in found["same samples"][1] for found in results[1:]]
+    assert warned == [True, False], "once"
+    # Else gloo's threads may free a tensor of an interpreter that has ended, and abort the process.
+    assert [(folder / f"left_2_{rank}").read_text() for rank in range(2)] == ["True"] * 2
 
 
-def test_a_loader_that_ignores_its_rank_is_warned_of_once(results) -> None:
-    assert ["train on the same samples" in found["same samples"][1] for found in results[1:]] == [True, False]
-
-
-def test_one_process_writes_the_line_of_each_test(results, folder: Path) -> None:
+def test_one_process_writes_the_line_of_each_test(folder: Path) -> None:
     """Two tests of a loader of one's own, which share a folder; three of glyphs, of which one has a folder's copy."""
 
     def lines(path: Path) -> list[dict]:
-        return [json.loads(line) for line in path.read_text().splitlines()]
+        return [json.loads(line) for line in (path / "ledger.jsonl").read_text().splitlines()]
 
-    every = lines(folder / "cache" / "evaluations" / "ledger.jsonl")
+    every = lines(folder / "cache" / "evaluations")
     of_glyphs = [(line["num_samples"], line["by"]) for line in every if line.get("num_samples")]
     assert of_glyphs == [*[(8 * 16, "test_dataloader")] * 2, (8 * 16, "trainer.test")]  # 8 letters in 16 typefaces
-    copies = [[line["event"] for line in lines(path / "ledger.jsonl")] for path in (folder, folder / "datamodule")]
+    copies = [[line["event"] for line in lines(path)] for path in (folder, folder / "datamodule")]
     assert copies == [["evaluated", "finished"] * 2, ["evaluated", "finished"]]
 
 
