@@ -33,7 +33,7 @@ def test_the_command_scores_another_set_and_keeps_a_ledger(fitted, tmp_path, run
     lines = [json.loads(line) for line in (fitted / "ledger.jsonl").read_text().splitlines()]
     assert [line["event"] for line in lines] == ["evaluated", "finished"]
     assert [lines[0][key] for key in ("data", "num_samples", "by")] == ["image_table", 64, "levelfield score"]
-    assert run("test", "--ckpt_path", best, "--trainer.enable_progress_bar", "false")[0] == 0
+    succeeded(run("test", "--ckpt_path", best, "--trainer.enable_progress_bar", "false"))
     scored = ImageTable(table)
     assert len(ledger.evaluations_of(list(scored.contents_of(scored.read_index().keys)))) == 2, "the test is of letters"
 
