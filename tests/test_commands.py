@@ -148,7 +148,7 @@ def fit(words: list[str], run: Callable, place: Path) -> None:
             checkpoint(words[number + 1], place)
     printed = succeeded(run("fit", *words, "--print_config"))
     config = yaml.safe_load(printed)
-    large = ("bn_inception", "dreml", "convnext", "dinov2", "gpus.yaml", "minilm")
+    large = ("bn_inception", "convnext", "dinov2", "gpus.yaml", "minilm")
     if not any(word in " ".join(words) for word in large):
         config["trainer"].update(accelerator="cpu", devices=1)
         Training({key: config[key] for key in ("model", "data", "trainer")}, place / "built").build()

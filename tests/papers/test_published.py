@@ -1,25 +1,20 @@
 """The papers' numbers beside a study's: which row goes with which method, and which differences are named."""
 
 import io
-import json
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-import yaml
+from begun_study import begun
 from rich.console import Console
 from tiny_fit import REPOSITORY
 
 from levelfield.analysis.results import SummaryRow
-from levelfield.core.configuration import set_dotted
 from levelfield.study.folder import StudyFolder
-from levelfield.study.jobs import Job
-from levelfield.study.rows import load_spec
 from levelfield.study.spec import StudySpec, is_one_pca
-from papers.beside import PaperBeside, papers_beside, print_beside
+from papers.beside import Counterpart, differences_of, papers_beside, print_beside
 from papers.published import papers, published, searches
 
-PAPERS, CONFIGS = REPOSITORY / "papers", REPOSITORY / "configs"
+PAPERS = REPOSITORY / "papers"
 STUDY = """
 name: birds
 base: [data/cub200.yaml, protocol/reality_check.yaml]
@@ -35,35 +30,8 @@ runs: 10
 FRESH_RUNS = "the selected trial is one of the ten runs there; here every run is a fresh one"
 
 
-def begun(folder: Path, study: str | Path = STUDY, **changes: object) -> StudySpec:
-    """A study whose first runs have written their whole configuration; nothing is trained."""
-    folder.mkdir(exist_ok=True)
-    file = study if isinstance(study, Path) else folder / "birds.yaml"
-    if isinstance(study, str):
-        file.write_text(study)
-    spec = load_spec(file)
-    (folder / "study.yaml").write_text(spec.to_yaml())
-    for method, config in spec.methods.items():
-        config["model"].setdefault("distance", "cosine")  # defaults that a job's file has
-        config["model"].setdefault("miner", None)
-        config["data"].setdefault("sampler", "levelfield.data.MPerClassSampler")
-        loss = config["model"].get("loss")
-        if isinstance(loss, dict) and "weight_init" in loss.get("init_args", {}):
-            loss["init_args"].setdefault("class_fraction", 1.0)
-        for key, value in changes.items():
-            config = set_dotted(config, key.replace("__", "."), value)
-        job = Job(method, "run", 0, 0)
-        (folder / job.path).mkdir(parents=True)
-        (folder / job.path / "config.yaml").write_text(yaml.safe_dump(config))
-        result = {**asdict(job), "configuration": spec.row_hashes[method], "parameters": {}, "seed": 0, "seconds": 1.0}
-        (folder / job.path / "result.json").write_text(json.dumps(result))
-    return spec
-
-
-def beside(folder: Path, spec: StudySpec, paper: str = "reality_check") -> PaperBeside:
-    title = papers()[paper]["title"]
-    (found,) = [each for each in papers_beside(StudyFolder(folder, spec)) if each.title == title]
-    return found
+def beside(folder: Path, spec: StudySpec, paper: str = "reality_check") -> list[Counterpart]:
+    return papers_beside(StudyFolder(folder, spec))[papers()[paper]["title"]]
 
 
 def test_numbers_are_the_papers() -> None:
@@ -74,7 +42,7 @@ def test_numbers_are_the_papers() -> None:
         ("sop", "SignalToNoiseRatioContrastiveLoss", "reality_check", {}, "map_at_r", "40.3 ± 0.1"),
         (*softmax, {"model.embedding_size": 1024}, "precision_at_1", "62.2"),
         (*softmax, {"model.distance": "hamming"}, "precision_at_1", "63.3"),
-        ("cub200", "MetaClassLoss", "fehervari", {"model.trunk": "resnet18"}, "nmi_geometric", "63.2"),
+        ("cub200", "ProxyNCALoss", "fehervari", {"model.trunk": "resnet50"}, "nmi_geometric", "64.1"),
         ("cub200", "CircleLoss", "vasilev_dyakonov", {}, "map_at_r", "44.8"),
     ):
         (row,) = [
@@ -101,22 +69,23 @@ def test_the_papers_own_studies_differ_only_in_what_no_key_holds(paper: str, stu
     found = beside(tmp_path, spec, paper)
     theirs = papers()[paper]["protocol"].get("folds", spec.folds)
     folds = [] if spec.folds == theirs else [f"folds {spec.folds} here, {theirs} there"]
-    assert found.differences == [*folds, *papers()[paper].get("remarks", [])]
-    matched = {row.method for row in found.counterparts}
+    assert differences_of(found) == [*folds, *papers()[paper].get("remarks", [])]
+    matched = {row.method for row in found}
     unmatched = [] if "reality_check" in paper else ["pretrained"]
     assert [row for row in spec.rows if row not in matched and not is_one_pca(row)] == unmatched
 
 
 def test_your_own_study_differs_by_key_and_by_method(tmp_path: Path) -> None:
-    found = beside(tmp_path / "same", begun(tmp_path / "same"))
-    assert found.differences == [FRESH_RUNS]
-    names = {row.method: row.result.method for row in found.counterparts}
+    (tmp_path / "birds.yaml").write_text(STUDY)
+    found = beside(tmp_path / "same", begun(tmp_path / "same", tmp_path / "birds.yaml"))
+    assert differences_of(found) == [FRESH_RUNS]
+    names = {row.method: row.result.method for row in found}
     assert names == {"pretrained": "Pretrained", "first": "ArcFace", "second": "Margin/class", "third": "MS+Miner"}
-    study = STUDY.replace("trials: 50", "trials: 6").replace("runs: 10", "runs: 3")
+    (tmp_path / "birds.yaml").write_text(STUDY.replace("trials: 50", "trials: 6").replace("runs: 10", "runs: 3"))
     trunk = {"class_path": "levelfield.models.TimmTrunk", "init_args": {"name": "resnet50", "weights": None}}
     changes = {"model__trunk": trunk, "data__samples_per_class": 2, "trainer__callbacks": None}
-    found = beside(tmp_path / "other", begun(tmp_path / "other", study, **changes))
-    assert set(found.differences) == {
+    found = beside(tmp_path / "other", begun(tmp_path / "other", tmp_path / "birds.yaml", **changes))
+    assert set(differences_of(found)) == {
         "model.trunk resnet50 here, bn_inception there",
         "trunk begins at random weights here, at ImageNet's there",
         "second, third: data.samples_per_class 2 here, 4 there",
@@ -129,15 +98,15 @@ def test_your_own_study_differs_by_key_and_by_method(tmp_path: Path) -> None:
 
 
 def test_the_terminal_shows_ours_above_theirs_in_every_metric_of_both(tmp_path: Path) -> None:
-    """Table 3 of Fehervari et al., DREML: R@2 84.44, R@4 90.00, R@8 94.11, R@16 96.85, NMI 61.23."""
+    """Table 3 of Fehervari et al., margin loss: R@2 79.84, R@4 87.02, R@8 92.18, R@16 95.51, NMI 61.32."""
     spec = begun(tmp_path, PAPERS / "fehervari/table3.yaml")
-    output, ours = io.StringIO(), [SummaryRow("dreml", "separated", "recall_at_2", 0.2, 0.01, 10)]
+    output, ours = io.StringIO(), [SummaryRow("margin", "separated", "recall_at_2", 0.2, 0.01, 10)]
     print_beside(Console(file=output, width=90), StudyFolder(tmp_path, spec), ours)
     lines = [line.split() for line in output.getvalue().splitlines()]
-    assert ["dreml", "20.0", "±", "1.0", "-", "-", "-"] in lines
-    rows = [line[-4:] for line in lines if line[:1] == ["DREML"]]
-    assert rows[1:] == [["84.4", "90.0", "94.1", "96.9"], rows[2]]
-    assert rows[2][-1] == "61.2"
+    assert ["margin", "20.0", "±", "1.0", "-", "-", "-"] in lines
+    rows = [line[-4:] for line in lines if line[:2] == ["Margin", "Loss"]]
+    assert rows[1:] == [["79.8", "87.0", "92.2", "95.5"], rows[2]]
+    assert rows[2][-1] == "61.3"
 
 
 def test_the_published_optima_are_the_papers() -> None:
