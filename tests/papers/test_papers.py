@@ -24,6 +24,9 @@ FILES = [path for paper in TABLES for path in sorted((PAPERS / paper).glob("*.ya
 EXTENDED = {path.parent / name for path in FILES for name in re.findall(r"(?m)^extends: (\S+)$", path.read_text())}
 
 
+STUDIES = sorted({file for exhibit in exhibits().values() for file in exhibit.files})
+
+
 def test_every_table_and_figure_is_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     numbered = {f"{paper}/table{n}" for paper, count in TABLES.items() for n in range(1, count + 1)}
     numbered |= {f"{paper}/figure{n}" for paper, count in FIGURES.items() for n in range(1, count + 1)}
@@ -38,9 +41,8 @@ def test_every_table_and_figure_is_a_command(capsys: pytest.CaptureFixture[str])
 
 
 def test_every_study_file_resolves_and_opens_with_what_it_takes() -> None:
-    named = {file for exhibit in exhibits().values() for file in exhibit.files}
-    assert set(FILES) - named <= EXTENDED, "of no table, and nothing extends it"
-    for path in named:
+    assert set(FILES) - set(STUDIES) <= EXTENDED, "of no table, and nothing extends it"
+    for path in STUDIES:
         assert load_spec(path).name == f"{path.parent.name}_{path.stem}"
         opening = re.match(r"(?:#.*\n)+", path.read_text())
         assert opening is not None
@@ -49,7 +51,7 @@ def test_every_study_file_resolves_and_opens_with_what_it_takes() -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("file", sorted({file for exhibit in exhibits().values() for file in exhibit.files}), ids=str)
+@pytest.mark.parametrize("file", STUDIES, ids=lambda file: f"{file.parent.name}_{file.stem}")
 def test_each_method_of_a_study_takes_two_steps_on_letters(file: Path, tmp_path: Path) -> None:
     """With its loss, embedder, sampler, optimizer and schedule; of a sweep the first value and the last."""
     methods: dict[str, list[str]] = {}
@@ -64,7 +66,11 @@ def test_each_method_of_a_study_takes_two_steps_on_letters(file: Path, tmp_path:
         small = {"max_epochs": 2, "check_val_every_n_epoch": 1, "accelerator": "cpu", "log_every_n_steps": 1}
         data = {"dataset": {"class_path": "Glyphs", "init_args": {"num_classes": 60, "image_size": 32}}}
         data |= {"steps_per_epoch": 1, "num_workers": 0, "transforms": {"crop_size": 32, "resize": 32}}
-        of_job = {"model": config["model"] | model, "data": own | data, "trainer": config["trainer"] | small}
+        of_job = {
+            "model": {"loss": "ContrastiveLoss"} | config["model"] | model,
+            "data": own | data,
+            "trainer": config["trainer"] | small,
+        }
         training = Training(of_job, tmp_path / name).build()
         training.trainer.fit(training.model, datamodule=training.datamodule)
         assert training.trainer.global_step == 2
