@@ -218,7 +218,7 @@ def python(words: list[str], run: Callable, place: Path) -> None:
 
         with redirect_stderr(io.StringIO()) as complaint:
             code = papers(words[1:])
-        would_run = words[1] == "run" and bool(exhibits()[words[2]].studies)
+        would_run = words[1] == "run" and bool(exhibits()[words[2]].files)
         assert (code, WOULD_RUN in complaint.getvalue()) == ((2, True) if would_run else (0, False))
     elif words[0] == "-c":
         exec(words[1])
