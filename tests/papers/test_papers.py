@@ -125,7 +125,8 @@ def test_run_trains_the_studies_and_beside_shows_the_paper_s_rows(tmp_path: Path
     assert (title in printed, "data set cub200 here, cars196 there" in printed) == (True, True)
 
 
-def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_is_one_line(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
     for words, named in (
         ("run reality_check/table9", "reality_check/table9"),
         ("run reality_check/table1 --data.rot DIR", "data.rot"),

@@ -138,5 +138,5 @@ def test_the_cluster_does_the_jobs(tmp_path: Path) -> None:
     command = ["bash", str(SCRIPT), "study", "run", "toy.yaml", *small]
     ended = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
-    assert len(list(tmp_path.glob("outputs/toy/jobs/*/run0/fold*/result.json"))) == 7
+    assert len(list(tmp_path.glob("outputs/toy/jobs/*/run0/fold*/result.json"))) == 7  # with the one PCA
     assert (tmp_path / "outputs/toy/results.csv").is_file()
