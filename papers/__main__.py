@@ -17,12 +17,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # `python papers` 
 
 from levelfield.analysis.results import collect_rows, summarise
 from levelfield.cli.main import main as levelfield
+from levelfield.core.configuration import init_args
 from levelfield.core.errors import UserError, nearest
 from levelfield.report.table import TABLE_WIDTH
 from levelfield.study.folder import StudyFolder
 from levelfield.study.rows import load_spec
 from papers.beside import dataset_name, print_beside
-from papers.miniature import begin_miniature, data_and_weights
 from papers.published import FOLDER, PAPERS
 
 HELP = """\
@@ -30,7 +30,6 @@ Every table and figure of the papers with experiments (The Reality Check, Zhai &
 D'yakonov). Call it from the top of the repository.
 
   python papers list
-  python papers run reality_check/table1 --miniature
   python papers run zhai_wu/table3 --data.root DIR --executor.workers 2
   python papers beside outputs/my_study
 """
@@ -41,24 +40,16 @@ class Exhibit:
     """A table or figure of a paper.
 
     Args:
-        paper: The paper's folder.
-        number: `table4`.
         what: What it shows.
         published: The paper's numbers, in short.
-        studies: The study files in the paper's folder that reproduce it.
+        files: The study files that reproduce it.
         read: The page with its content, for one that needs no training.
     """
 
-    paper: str
-    number: str
     what: str
     published: str
-    studies: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
     read: str = ""
-
-    @property
-    def files(self) -> list[Path]:
-        return [FOLDER / self.paper / f"{study}.yaml" for study in self.studies]
 
 
 @cache
@@ -68,19 +59,15 @@ def exhibits() -> dict[str, Exhibit]:
     for paper in PAPERS:
         rows = yaml.safe_load((FOLDER / paper / "published/exhibits.yaml").read_text(encoding="utf-8"))
         for number, row in rows.items():
-            studies = tuple(row.pop("studies", ()))
-            found[f"{paper}/{number}"] = Exhibit(paper, number, studies=studies, **row)
+            files = tuple(FOLDER / paper / f"{study}.yaml" for study in row.pop("studies", ()))
+            found[f"{paper}/{number}"] = Exhibit(**row, files=files)
     return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0, or 2 for a mistake in the input."""
-    parser = argparse.ArgumentParser(
-        prog="python papers",
-        description=HELP,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("python papers", description=HELP, formatter_class=plain, allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("list", help="each table and figure, what the paper has in it, and what it needs")
     run = commands.add_parser(
@@ -90,39 +77,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         allow_abbrev=False,
     )
     run.add_argument("exhibit", metavar="PAPER/EXHIBIT")
-    run.add_argument("--miniature", action="store_true", help="the same methods on letters, in minutes")
     run.add_argument("--output", metavar="DIR", type=Path, default=Path("outputs"), help="where results are written")
-    beside = commands.add_parser(
-        "beside", help="print the papers' rows next to your study's scores", allow_abbrev=False
-    )
+    beside = commands.add_parser("beside", help="print papers' rows next to your study's scores", allow_abbrev=False)
     beside.add_argument("folder", metavar="DIR", type=Path)
     beside.add_argument("--dataset", metavar="NAME", help="take the rows of another data set")
-    arguments, options = parser.parse_known_args(argv)
-    if options and arguments.command != "run":
-        parser.error(f"{arguments.command} takes no {options[0]}")
+    given, options = parser.parse_known_args(argv)
+    if options and given.command != "run":
+        parser.error(f"{given.command} takes no {options[0]}")
     console = Console()
     if not console.is_terminal:
         console = Console(width=TABLE_WIDTH)
     try:
-        return _run_command(console, arguments, options)
+        if given.command == "run":
+            return _run(console, given.exhibit, given.output, options)
+        if given.command == "list":
+            console.print(_list())
+        else:
+            _print_beside(console, given.folder, given.dataset)
     except UserError as error:
         print(f"papers: {error}", file=sys.stderr)
         return 2
-
-
-def _run_command(console: Console, arguments: argparse.Namespace, options: list[str]) -> int:
-    if arguments.command == "list":
-        console.print(_list())
-        return 0
-    if arguments.command == "beside":
-        _print_beside(console, arguments.folder, arguments.dataset)
-        return 0
-    if arguments.exhibit not in exhibits():
-        raise UserError(f"no table or figure {arguments.exhibit!r}{nearest(arguments.exhibit, exhibits(), '')}")
-    exhibit = exhibits()[arguments.exhibit]
-    if not exhibit.studies:
-        raise UserError(f"{arguments.exhibit} ({exhibit.what}) has nothing to train: see {exhibit.read}")
-    return _run_studies(console, exhibit, arguments.output, arguments.miniature, options)
+    return 0
 
 
 def _list() -> Table:
@@ -131,39 +106,36 @@ def _list() -> Table:
     for heading in ("what", "published, percent", "needs", "studies"):
         table.add_column(heading, overflow="fold")
     for name, exhibit in exhibits().items():
-        studies = ", ".join(exhibit.studies) or exhibit.read
+        studies = ", ".join(file.stem for file in exhibit.files) or exhibit.read
         table.add_row(*map(Text, (name, exhibit.what, exhibit.published, _needs(exhibit), studies)))
     return table
 
 
 def _needs(exhibit: Exhibit) -> str:
     """Data sets, and trunks with pretrained weights, that do not come with levelfield."""
-    data: set[str] = set()
-    weights: set[str] = set()
-    for file in exhibit.files:
-        class_paths, pretrained = data_and_weights(load_spec(file))
-        data |= {dataset_name(path) or path for path in class_paths}
-        weights |= pretrained
-    return "; ".join(filter(None, (", ".join(sorted(data)), ", ".join(sorted(weights))))) or "nothing"
+    data, weights = set[str](), set[str]()
+    for config in (config for file in exhibit.files for config in load_spec(file).methods.values()):
+        dataset, trunk = config["data"]["dataset"], config["model"]["trunk"]
+        path = dataset["class_path"] if isinstance(dataset, dict) else dataset
+        data.add(dataset_name(path) or path)
+        if init_args(trunk).get("weights") == "pretrained":
+            weights.add(init_args(trunk).get("name") or trunk["class_path"].rpartition(".")[2].removesuffix("Trunk"))
+    return "; ".join(", ".join(sorted(names)) for names in (data, weights) if names) or "nothing"
 
 
-def _run_studies(console: Console, exhibit: Exhibit, output: Path, in_miniature: bool, options: list[str]) -> int:
+def _run(console: Console, name: str, output: Path, options: list[str]) -> int:
     """Run the studies as `levelfield study run` does, each in its folder, and print the paper's rows next to yours."""
+    if name not in exhibits():
+        raise UserError(f"no table or figure {name!r}{nearest(name, exhibits(), '')}")
+    exhibit = exhibits()[name]
+    if not exhibit.files:
+        raise UserError(f"{name} ({exhibit.what}) has nothing to train: see {exhibit.read}")
     for file in exhibit.files:
-        spec = load_spec(file)
-        if in_miniature:
-            folder = output / "miniature" / spec.name
-            begin_miniature(spec, folder)
-            words = ["resume", str(folder), *options]
-            published_on = dataset_name(next(iter(data_and_weights(spec)[0])))
-        else:
-            folder = output / spec.name
-            words = ["run", str(file), "--output", str(folder), *options]
-            published_on = None
-        if code := levelfield(["study", *words]):
+        folder = output / load_spec(file).name
+        if code := levelfield(["study", "run", str(file), "--output", str(folder), *options]):
             return code
         if "--dry-run" not in options:
-            _print_beside(console, folder, published_on, exhibit.paper)
+            _print_beside(console, folder, None, name.partition("/")[0])
     return 0
 
 

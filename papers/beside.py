@@ -1,7 +1,7 @@
 """The papers' scores next to a study's: same data set, same loss, and each difference between the protocols."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from typing import Any
@@ -22,7 +22,7 @@ from levelfield.study.untrained import PCA
 from papers.published import PublishedResult, papers, published
 
 # A loss of another package may have the same name but compute something else.
-KNOWN_PACKAGES = ("levelfield", "pytorch_metric_learning", "papers")
+KNOWN_PACKAGES = ("levelfield", "pytorch_metric_learning")
 # The protocol has only the names of these.
 NAMED = ("model.trunk", "model.embedder", "model.optimizer", "data.sampler")
 SIZES = ("data.batch_size", "model.embedding_size")
@@ -54,23 +54,8 @@ class Counterpart:
         return f"{self.result.method} ({protocol['model.trunk']}{f', {size}{bits}' if size else ''})"
 
 
-@dataclass(frozen=True)
-class PaperBeside:
-    """All rows of one paper that match a method of the study.
-
-    Args:
-        differences: One sentence each. If only some rows differ, it names their methods.
-        metrics: Keys of the scores to show; those that every study has come first.
-    """
-
-    title: str
-    counterparts: list[Counterpart]
-    differences: list[str]
-    metrics: list[str]
-
-
-def papers_beside(study: StudyFolder, dataset: str | None = None) -> list[PaperBeside]:
-    """What the papers report on the study's data set for its methods; empty if nothing is published.
+def papers_beside(study: StudyFolder, dataset: str | None = None) -> dict[str, list[Counterpart]]:
+    """What the papers report on the study's data set for its methods, by the papers' titles.
 
     Methods are matched by the class, miner and arguments of their loss, not by name. If a paper has several rows for
     one loss, those with the fewest differences in protocol are taken, and of these the closest in size.
@@ -85,7 +70,7 @@ def papers_beside(study: StudyFolder, dataset: str | None = None) -> list[PaperB
         config = whole_config(study.folder, trained)
         for row in _nearest_rows(method, config, spec, dataset) if config else []:
             by_title.setdefault(row.result.title, []).append(row)
-    return [PaperBeside(title, rows, _differences(rows), _metrics(rows, spec)) for title, rows in by_title.items()]
+    return by_title
 
 
 def print_beside(
@@ -98,14 +83,16 @@ def print_beside(
         dataset: As in `papers_beside`.
         paper: Key of the only paper to show; all by default.
     """
-    for beside in papers_beside(study, dataset):
-        if not beside.counterparts[0].result.paper.startswith(paper):
+    for title, rows in papers_beside(study, dataset).items():
+        if not rows[0].result.paper.startswith(paper):
             continue
-        for first in (0, *range(len(SHOWN_METRICS), len(beside.metrics), MOST_COLUMNS)):
-            size = MOST_COLUMNS if first else len(SHOWN_METRICS)
-            console.print(_table(beside, test, beside.metrics[first : first + size]))
+        there = {metric for row in rows for metric in row.result.scores}
+        own = [metric for metric in study.spec.metrics if metric in there]
+        further = (own[first : first + MOST_COLUMNS] for first in range(0, len(own), MOST_COLUMNS))
+        for metrics in (list(SHOWN_METRICS), *further):
+            console.print(_table(title, rows, test, metrics))
         console.print("The protocols differ, so a difference does not say which is better:", style="bold")
-        for sentence in beside.differences:
+        for sentence in differences_of(rows):
             console.print(f"  {sentence}", highlight=False, markup=False, soft_wrap=True)
         console.print()
 
@@ -117,15 +104,13 @@ def protocol_differences(protocol: Mapping[str, Any], config: Mapping[str, Any],
     ours |= {key: value and _name(value) for key, value in named.items()}
     sentences = []
     for key, theirs in protocol.items():
-        if key == WEIGHTS:
-            continue
         here = ours.get(key)
         same = _letters(here).startswith(_letters(theirs)) if key in NAMED else here == theirs
-        if not same:
+        if key != WEIGHTS and not same:
             sentences.append(f"{key} {_text(here)} here, {_text(theirs)} there")
     if _weights_differ(protocol, config):
-        random, imagenet = "random weights", "ImageNet's"
-        here, there = (imagenet, random) if protocol.get(WEIGHTS) == "random" else (random, imagenet)
+        ends = ["random weights", "ImageNet's"]
+        here, there = reversed(ends) if protocol.get(WEIGHTS) == "random" else ends
         sentences.append(f"trunk begins at {here} here, at {there} there")
     return sentences
 
@@ -136,15 +121,15 @@ def dataset_name(class_path: str) -> str | None:
     return getattr(import_module(module), name).name if module.startswith(("levelfield.", "examples.")) else None
 
 
-def _table(beside: PaperBeside, test: Sequence[SummaryRow], metrics: Sequence[str]) -> Table:
+def _table(title: str, counterparts: list[Counterpart], test: Sequence[SummaryRow], metrics: Sequence[str]) -> Table:
     """Each method's scores in percent, the paper's below; with four metrics it fits a terminal of 80 columns."""
-    table = Table(title=Text(beside.title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    table = Table(title=Text(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
     table.add_column("", no_wrap=True)
     for metric in metrics:
         table.add_column(title_of(metric), justify="right", no_wrap=True)
     scores = {(row.method, row.embedding, row.metric): row for row in test}
     for embedding in EMBEDDING_KINDS:
-        rows = [row for row in beside.counterparts if row.result.embedding == embedding]
+        rows = [row for row in counterparts if row.result.embedding == embedding]
         if rows:
             table.add_row(Text(embedding, style="bold"))
         for row in rows:
@@ -153,12 +138,6 @@ def _table(beside: PaperBeside, test: Sequence[SummaryRow], metrics: Sequence[st
             theirs = (row.result.percent(metric) for metric in metrics)
             table.add_row(Text(f"    {row.title}"), *theirs, style="dim", end_section=row is rows[-1])
     return table
-
-
-def _metrics(rows: Iterable[Counterpart], spec: StudySpec) -> list[str]:
-    """The metrics of every study, and those that study and paper both have."""
-    there = {metric for row in rows for metric in row.result.scores}
-    return [*SHOWN_METRICS, *(metric for metric in spec.metrics if metric in there)]
 
 
 def _nearest_rows(method: str, config: Mapping[str, Any], spec: StudySpec, instead: str | None) -> list[Counterpart]:
@@ -180,22 +159,16 @@ def _nearest_rows(method: str, config: Mapping[str, Any], spec: StudySpec, inste
             protocol = {key: value for key, value in protocol.items() if key.startswith(OF_UNTRAINED)}
         differences = (*other, *protocol_differences(protocol, config, spec))
         rows.setdefault((result.paper, result.embedding), []).append(Counterpart(method, result, differences))
-    nearest = []
-    for candidates in rows.values():
-        # Between equally close rows, the one whose protocol has more keys.
-        distances = [
-            (len(row.differences), _distance(row.result.protocol, config), -len(row.result.protocol))
-            for row in candidates
-        ]
-        nearest += [row for row, distance in zip(candidates, distances, strict=True) if distance == min(distances)]
-    return nearest
-
-
-def _distance(protocol: Mapping[str, Any], config: Mapping[str, Any]) -> float:
-    """How far batch and embedding sizes are apart, as log ratios; decides between equally different rows."""
     ours = dict(flatten(dict(config)))
-    sizes = [(ours[key], protocol[key]) for key in SIZES if key in protocol and key in ours]
-    return sum(abs(math.log(here / there)) for here, there in sizes)
+
+    def distance(row: Counterpart) -> tuple[float, ...]:
+        """Differences, then log ratios of sizes; between equally close rows, the one whose protocol has more keys."""
+        protocol = row.result.protocol
+        sizes = (ours[key] / protocol[key] for key in SIZES if key in protocol and key in ours)
+        return len(row.differences), sum(abs(math.log(ratio)) for ratio in sizes), -len(protocol)
+
+    nearest = {each: min(map(distance, candidates)) for each, candidates in rows.items()}
+    return [row for each, candidates in rows.items() for row in candidates if distance(row) == nearest[each]]
 
 
 def _loss_of(model: Mapping[str, Any]) -> tuple[str | None, str | None, dict[str, Any]]:
@@ -210,7 +183,7 @@ def _loss_of(model: Mapping[str, Any]) -> tuple[str | None, str | None, dict[str
 
 def _weights_differ(protocol: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
     """Whether one trunk starts with random weights and the other does not."""
-    is_random = init_args(_inner_trunk(config["model"]["trunk"])).get("weights", "given") is None
+    is_random = init_args(config["model"]["trunk"]).get("weights", "given") is None
     return is_random != (protocol.get(WEIGHTS) == "random")
 
 
@@ -223,14 +196,8 @@ def _stopping(config: Mapping[str, Any]) -> str:
     return f"after {trainer['max_epochs']} epochs of {config['data']['steps_per_epoch']} steps"
 
 
-def _inner_trunk(trunk: Any) -> Any:
-    """The trunk that an ensemble copies; any other trunk unchanged."""
-    return init_args(trunk).get("trunk", trunk)
-
-
 def _name(value: Any) -> str:
     """The name of a trunk or an optimizer: its model's, or its class's."""
-    value = _inner_trunk(value)
     return init_args(value).get("name") or class_name(value).removesuffix("Trunk")
 
 
@@ -242,21 +209,15 @@ def _text(value: Any) -> str:
     return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _differences(rows: Iterable[Counterpart]) -> list[str]:
-    """Each difference once, with its methods if not all rows have it; then the papers' remarks."""
-    rows = list(rows)
-    methods = list(dict.fromkeys(row.method for row in rows if not is_baseline(row.method)))
-    methods = methods or list(dict.fromkeys(row.method for row in rows))
-    where: dict[str, list[str]] = {}
+def differences_of(rows: Sequence[Counterpart]) -> list[str]:
+    """Each difference in one sentence, with its methods if not all rows have it; then the papers' remarks."""
+    all_methods = list(dict.fromkeys(row.method for row in rows))
+    methods = [method for method in all_methods if not is_baseline(method)] or all_methods
+    where: dict[str, dict[str, None]] = {}
     for row in rows:
-        for sentence in row.differences:
-            names = where.setdefault(sentence, [])
-            if row.method not in names and row.method in methods:
-                names.append(row.method)
+        for sentence in row.differences if row.method in methods else ():
+            where.setdefault(sentence, {})[row.method] = None
     sentences = [
-        sentence if names == methods else f"{', '.join(names)}: {sentence}"
-        for sentence, names in where.items()
-        if names
+        sentence if list(names) == methods else f"{', '.join(names)}: {sentence}" for sentence, names in where.items()
     ]
-    remarks = dict.fromkeys(remark for row in rows for remark in row.result.remarks)
-    return [*sentences, *remarks]
+    return [*sentences, *dict.fromkeys(remark for row in rows for remark in row.result.remarks)]

@@ -4,7 +4,6 @@ import csv
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -114,8 +113,7 @@ def _results(dataset: str) -> Iterator[tuple[PublishedResult, dict[str, Any]]]:
     """Every row of every paper on a data set that names one of our losses, with its entry in `protocol.yaml`."""
     for paper, content in papers().items():
         for (name, embedding, row_settings), row_scores in _rows(paper, dataset).items():
-            method = content["methods"].get(name)
-            if method is None:
+            if (method := content["methods"].get(name)) is None:
                 continue
             protocol = {
                 **content["protocol"],
@@ -143,7 +141,7 @@ def _rows(paper: str, dataset: str) -> dict[tuple[str, str, tuple[tuple[str, Any
         name, *words = re.split(r" (?=\w+=)", line["method"])
         given = {**line, **dict(word.split("=") for word in words)}
         settings: dict[str, Any] = {
-            key: _number_or_text(given[column]) for column, key in ROW_SETTINGS.items() if given.get(column)
+            key: yaml.safe_load(given[column]) for column, key in ROW_SETTINGS.items() if given.get(column)
         }
         if str(settings.get("model.embedding_size")).endswith("bits"):
             settings["model.embedding_size"] = int(given["embedding_size"].removesuffix("bits"))
@@ -151,15 +149,7 @@ def _rows(paper: str, dataset: str) -> dict[tuple[str, str, tuple[tuple[str, Any
         if settings.get("data.samples_per_class") == "none":
             settings |= UNBALANCED
         own_settings = tuple((key, value) for key, value in settings.items() if usual.get(key, ...) != value)
-        mean = float(line.get("mean_percent") or line["percent"]) / 100
-        half_width = float(line["ci95_half_width"]) / 100 if line.get("ci95_half_width") else None
+        cells = line.get("mean_percent") or line["percent"], line.get("ci95_half_width")
         key = name, line.get("embedding") or "separated", own_settings
-        rows.setdefault(key, {})[metric] = round(mean, 6), None if half_width is None else round(half_width, 6)
+        rows.setdefault(key, {})[metric] = tuple(round(float(cell) / 100, 6) if cell else None for cell in cells)
     return rows
-
-
-def _number_or_text(cell: str) -> int | float | str:
-    for kind in (int, float):
-        with suppress(ValueError):
-            return kind(cell)
-    return cell

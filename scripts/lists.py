@@ -1,7 +1,6 @@
 """Lists made from the sources: `__init__` of the packages that you extend, the help of `fit`, the tables of docs/*.md.
 
-python scripts/lists.py            writes them
-python scripts/lists.py --check    prints those that are out of date, and exits with 1 if there are any
+python scripts/lists.py    writes them
 """
 
 from __future__ import annotations
@@ -72,42 +71,26 @@ def listed(package: str) -> str:
     """The text of a package's `__init__.py`: its docstring, its classes, and other names that it re-exports."""
     text = file_of(package).read_text(encoding="utf-8")
     tree = ast.parse(text)
-    kinds = [*classes_of(package), *(base for base in bases_of(package) if base.__module__.startswith("levelfield."))]
+    bases = bases_of(package)
+    kinds = [*classes_of(package), *(base for base in bases if base.__module__.startswith("levelfield."))]
     imports = {(kind.__module__, kind.__name__) for kind in kinds}
     for node in tree.body:
-        if isinstance(node, ast.ImportFrom) and node.module and exists(node.module):
+        if isinstance(node, ast.ImportFrom) and (SOURCES / f"{str(node.module).replace('.', '/')}.py").exists():
             given = {alias.name: getattr(import_module(node.module), alias.name, None) for alias in node.names}
-            is_here = node.module.startswith(f"{package}.")  # where a class that is gone leaves the list
-            others = {name for name, it in given.items() if it is not None and not (is_here and is_of(package, it))}
-            imports |= {(node.module, name) for name in others}
+            if node.module.startswith(f"{package}."):  # where a class that is gone leaves the list
+                given = {name: it for name, it in given.items() if not (inspect.isclass(it) and issubclass(it, bases))}
+            imports |= {(node.module, name) for name, it in given.items() if it is not None}
     lines = [f'"""{ast.get_docstring(tree, clean=False)}"""', ""]
-    for module in sorted({module for module, _ in imports}):
-        names = in_order(name for other, name in imports if other == module)
-        lines += bracketed(f"from {module} import ", names)
+    for module in sorted({module for module, _ in imports}):  # as ruff has them: constants, classes, the rest
+        own = [name for other, name in imports if other == module]
+        own.sort(key=lambda name: (not name.isupper(), not name[0].isupper(), name))
+        line = f"from {module} import {', '.join(own)}"
+        lines += [line] if len(line) <= WIDTH else [f"from {module} import (", *(f"    {name}," for name in own), ")"]
     return "\n".join([*lines, "", "__all__ = [name for name in dir() if name[0].isupper()]"]) + "\n"
-
-
-def is_of(package: str, given: object) -> bool:
-    return inspect.isclass(given) and issubclass(given, bases_of(package))
-
-
-def bracketed(start: str, names: list[str]) -> list[str]:
-    """A list in the format of ruff: on one line if it fits, else one line per name."""
-    line = start + ", ".join(names)
-    return [line] if len(line) <= WIDTH else [f"{start}(", *(f"    {name}," for name in names), ")"]
-
-
-def exists(module: str) -> bool:
-    return (SOURCES / (module.replace(".", "/") + ".py")).exists()
 
 
 def file_of(package: str) -> Path:
     return SOURCES / package.replace(".", "/") / "__init__.py"
-
-
-def in_order(names: Iterable[str]) -> list[str]:
-    """In the order of ruff: constants, then classes, then the rest."""
-    return sorted(names, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
 
 
 def doc(kind: Named) -> str:
@@ -231,15 +214,11 @@ def needs(kind: type) -> tuple[str, ...]:
 
 def looked_up(kinds: Iterable[type]) -> list[list[str]]:
     """A row for each class, the oldest first."""
+    oldest = sorted(kinds, key=lambda kind: (year(kind), kind.__name__))
+    whens = ([required_field(kind, name) for name in ("When", "Cost")] for kind in oldest)
     return [
-        [
-            in_code(kind),
-            first_sentence(kind),
-            required_field(kind, "When"),
-            required_field(kind, "Cost"),
-            first_paper(kind),
-        ]
-        for kind in sorted(kinds, key=lambda kind: (year(kind), kind.__name__))
+        [in_code(kind), first_sentence(kind), *when, first_paper(kind)]
+        for kind, when in zip(oldest, whens, strict=True)
     ]
 
 
@@ -310,19 +289,18 @@ def text_trunks() -> str:
     for name, content in trunk_files():
         given = content["model"]["trunk"]["init_args"]
         if content["model"]["trunk"]["class_path"].endswith(".TransformersTrunk"):
-            rows.append(
-                [
-                    *(f"`{name}`", f"`{given['name']}`", POOLING.get(given["pooling"], given["pooling"])),
-                    *(f"`{given['prefix']}`" if "prefix" in given else "", str(given["max_length"])),
-                ]
-            )
+            cells = [f"`{name}`", f"`{given['name']}`", POOLING.get(given["pooling"], given["pooling"])]
+            rows.append([*cells, f"`{given['prefix']}`" if "prefix" in given else "", str(given["max_length"])])
     return table("`configs/trunk/` | model of transformers | pooling | prefix | tokens", rows)
 
 
-def samplers() -> str:
+def sampler_classes() -> list[type]:
     module = import_module("levelfield.data.samplers")
-    kinds = [getattr(module, name) for name in module.__all__]
-    rows = ([in_code(kind), explained(kind), required_field(kind, "When")] for kind in kinds if "\nWhen: " in doc(kind))
+    return [kind for kind in map(vars(module).get, module.__all__) if inspect.isclass(kind) and "\nWhen: " in doc(kind)]
+
+
+def samplers() -> str:
+    rows = ([in_code(kind), explained(kind), required_field(kind, "When")] for kind in sampler_classes())
     return table("class | a batch has | when", rows)
 
 
@@ -364,17 +342,9 @@ def how_to_get(kind: Named) -> str:
 
 
 TABLES = {
-    "docs/losses.md": {
-        "losses": losses,
-        "regularizers": regularizers,
-        "miners": miners,
-    },
+    "docs/losses.md": {"losses": losses, "regularizers": regularizers, "miners": miners},
     "docs/datasets.md": {"data sets": datasets, "samplers": samplers},
-    "docs/trunks.md": {
-        "image trunks": image_trunks,
-        "text trunks": text_trunks,
-        "embedders": embedders,
-    },
+    "docs/trunks.md": {"image trunks": image_trunks, "text trunks": text_trunks, "embedders": embedders},
     "docs/metrics.md": {"metrics": metrics},
 }
 
@@ -384,11 +354,11 @@ FIT = "src/levelfield/cli/fit.txt"
 SECTIONS = {
     "model: trunk -> embedder -> loss": ("levelfield.training.learner.MetricLearner", "model"),
     "model: optimizer and learning rates": ("levelfield.training.optimization.Optimization", "model"),
-    "data: batches of M samples per class, and a held-out fold": (
-        "levelfield.data.datamodule.MetricDataModule",
-        "data",
-    ),
 }
+SECTIONS["data: batches of M samples per class, and a held-out fold"] = (
+    "levelfield.data.datamodule.MetricDataModule",
+    "data",
+)
 # Key to the package of the classes that it takes.
 CLASSES = {
     **{f"model.{name}": f"levelfield.{package}" for name, package in (("loss", "losses"), ("miner", "miners"))},
@@ -418,15 +388,11 @@ def fit_help(_: str) -> str:
 
 def classes_for(key: str) -> list[type]:
     if key == "data.sampler":
-        module = import_module("levelfield.data.samplers")
-        return [kind for kind in vars(module).values() if "\nWhen: " in doc(kind) and inspect.isclass(kind)]
+        return sampler_classes()
     kinds = shipped(CLASSES[key]) if key in CLASSES else []
-    trunks, _ = bases_of("levelfield.models")
-    return [
-        kind
-        for kind in kinds
-        if not key.endswith(("trunk", "embedder")) or issubclass(kind, trunks) == (key == "model.trunk")
-    ]
+    if CLASSES.get(key) != "levelfield.models":
+        return kinds
+    return [kind for kind in kinds if issubclass(kind, bases_of("levelfield.models")[key == "model.embedder"])]
 
 
 def option(name: str, text: str) -> list[str]:
@@ -454,17 +420,7 @@ def changed() -> Iterator[tuple[Path, str]]:
             yield path, text
 
 
-def main() -> int:
-    check, stale = "--check" in sys.argv[1:], False
-    for path, text in changed():
-        stale = True
-        if check:
-            print(f"{path.relative_to(ROOT)} is out of date: python scripts/lists.py writes it")
-        else:
-            path.write_text(text, encoding="utf-8")
-    return int(check and stale)
-
-
 if __name__ == "__main__":
     sys.path.insert(0, str(SOURCES))
-    sys.exit(main())
+    for file, content in changed():
+        file.write_text(content, encoding="utf-8")

@@ -22,50 +22,33 @@ OF_THE_MACHINE = re.compile(rf"{re.escape(tempfile.gettempdir())}/\w+/?|\x1b\[[0
 
 
 def execute(path: Path) -> nbformat.NotebookNode:
-    """The notebook with new outputs.
-
-    Raises:
-        nbclient.exceptions.CellExecutionError: a cell failed.
-    """
+    """The notebook with new outputs, without times, versions of the interpreter and progress messages."""
     os.environ["OMP_NUM_THREADS"] = "1"  # two threads wait for each other on a busy machine
     notebook = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory() as folder:
-        client = NotebookClient(notebook, timeout=LONGEST, resources={"metadata": {"path": folder}})
-        client.execute()
-    return notebook
-
-
-def stripped(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """The notebook without times, versions of the interpreter and progress messages."""
-    notebook.metadata = {
-        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
-        "language_info": {"name": "python"},
-    }
+        NotebookClient(notebook, timeout=LONGEST, resources={"metadata": {"path": folder}}).execute()
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    notebook.metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
     for cell in notebook.cells:
         cell.metadata = {}
         if cell.cell_type == "code":
-            kept = (_kept(output) for output in cell.outputs if output.get("name") != "stderr")
-            cell.outputs = [output for output in kept if output is not None]
+            cell.outputs = [each for each in map(_reproducible, cell.outputs) if each.get("name") != "stderr"]
+            cell.outputs = [each for each in cell.outputs if each.get("data", True)]
     return notebook
 
 
-def _kept(output: Any) -> Any:
+def _reproducible(output: Any) -> Any:
     if "text" in output:
         output.text = OF_THE_MACHINE.sub("", output.text)
-    if "data" not in output:
-        return output
-    output.metadata = {}
-    output.data = {form: content for form, content in output.data.items() if form in SHOWN}
-    if "image/png" in output.data:
-        output.data.pop("text/plain", None)  # "<Figure size ...>"
-    return output if output.data else None
-
-
-def main() -> None:
-    for path in map(Path, sys.argv[1:] or sorted(map(str, FOLDER.glob("*.ipynb")))):
-        nbformat.write(stripped(execute(path)), path)
-        print(path, f"{path.stat().st_size / 1024:.0f} KiB", flush=True)
+    if "data" in output:
+        output.metadata = {}
+        output.data = {form: content for form, content in output.data.items() if form in SHOWN}
+        if "image/png" in output.data:
+            output.data.pop("text/plain", None)  # "<Figure size ...>"
+    return output
 
 
 if __name__ == "__main__":
-    main()
+    for file in map(Path, sys.argv[1:] or sorted(map(str, FOLDER.glob("*.ipynb")))):
+        nbformat.write(execute(file), file)
+        print(file, f"{file.stat().st_size / 1024:.0f} KiB", flush=True)

@@ -1,19 +1,18 @@
 """The finished studies in results/GROUP/NAME/, each with an archive and summary.csv.
 
-python scripts/results.py keep GROUP FOLDER...   verifies finished studies and adds each to a group
-python scripts/results.py check                  verifies each archive and compares its summary.csv
+python scripts/results.py keep GROUP FOLDER   verifies a finished study and adds it to a group
+python scripts/results.py check               verifies each archive and compares its summary.csv
 
 NAME is the name of the folder. `levelfield study run --from` adds methods to an archive, `levelfield study report`
 writes its page. An archive has no embeddings, so only `keep` computes the test scores again.
 """
 
-from __future__ import annotations
-
-import argparse
 import shutil
 import sys
 import tempfile
 from pathlib import Path
+
+from jsonargparse import auto_cli
 
 from levelfield.analysis.verify import verify_study
 from levelfield.core.errors import UserError
@@ -24,8 +23,8 @@ RESULTS = Path(__file__).resolve().parents[1] / "results"
 ARCHIVE = "archive.tar.xz"
 
 
-def keep(folder: Path, results: Path) -> Path:
-    """Write the archive and summary.csv of a finished study into a folder of `results`; returns it.
+def keep(group: str, folder: Path, *, results: Path = RESULTS) -> None:
+    """Write the archive and summary.csv of a finished study into a folder of a group.
 
     Raises:
         UserError: the study is not finished, or a check fails; then nothing is written.
@@ -36,7 +35,7 @@ def keep(folder: Path, results: Path) -> Path:
         shutil.copyfile(study.summary_file, Path(aside, SUMMARY_FILE))
         if problems := [*verify_study(study), *problems_of(Path(aside))]:
             raise UserError(f"{folder} has {len(problems)} problems, the first: {problems[0]}")
-        return Path(shutil.copytree(aside, results / folder.resolve().name, dirs_exist_ok=True))
+        print(shutil.copytree(aside, results / group / folder.resolve().name, dirs_exist_ok=True))
 
 
 def problems_of(kept: Path) -> list[str]:
@@ -54,36 +53,18 @@ def problems_of(kept: Path) -> list[str]:
         return problems
 
 
-def check(results: Path = RESULTS) -> int:
-    """Print one line per study, or its problems; returns the number of studies with problems."""
-    studies = sorted(path.parent for path in results.rglob(ARCHIVE))
-    damaged = 0
-    for kept in studies:
-        problems = problems_of(kept)
-        damaged += bool(problems)
-        print(*(f"{kept.name}: {what}" for what in problems or ["verified"]), sep="\n", flush=True)
-    print(f"{len(studies) - damaged} of {len(studies)} studies verified")
-    return damaged
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True)
-    keeping = commands.add_parser("keep")
-    keeping.add_argument("group", metavar="GROUP")
-    keeping.add_argument("folders", nargs="+", type=Path, metavar="FOLDER")
-    commands.add_parser("check")
-    arguments = parser.parse_args()
-    if arguments.command == "check":
-        return int(check() > 0)
-    for folder in arguments.folders:
-        kept = keep(folder, RESULTS / arguments.group)
-        print(f"{kept}: {sum(path.stat().st_size for path in kept.iterdir()) / 1e6:.2f} MB")
-    return 0
+def check(*, results: Path = RESULTS) -> bool:
+    """Print a line for each study, or its problems; returns whether there is a problem."""
+    found = {}
+    for kept in sorted(path.parent for path in results.rglob(ARCHIVE)):
+        found[kept] = problems_of(kept)
+        print(*(f"{kept.name}: {what}" for what in found[kept] or ["verified"]), sep="\n", flush=True)
+    print(f"{sum(not problems for problems in found.values())} of {len(found)} studies verified")
+    return any(found.values())
 
 
 if __name__ == "__main__":
     try:
-        sys.exit(main())
+        sys.exit(auto_cli([keep, check]))
     except UserError as error:
         sys.exit(str(error))

@@ -15,6 +15,7 @@ import pytest
 import torch
 from filelock import FileLock
 from no_skips_in_ci import pytest_make_collect_report, pytest_runtest_makereport, real_data  # noqa: F401 # hooks of all tests
+from pretended_gpu import ON_CUDA
 from tiny_fit import TINY
 from toy_study import copy, finished, spec, toy_file  # noqa: F401 # fixtures for the tests of studies and of their reports
 
@@ -75,25 +76,23 @@ def draws_of_its_own():
     pytest_runtest_setup()
 
 
-@pytest.fixture(scope="session")
-def modules_that_stay() -> dict[str, ModuleType]:
-    """The imported modules that lie in no test's folder, each looked at once: there are thousands of them."""
-    return {}
+# The imported modules that lie in no test's folder, each looked at once: there are thousands of them.
+STAYING: dict[str, ModuleType] = {}
 
 
 @pytest.fixture(autouse=True)
-def own_modules_end_with_their_test(tmp_path_factory, monkeypatch, modules_that_stay):
+def own_modules_end_with_their_test(tmp_path_factory, monkeypatch):
     """Another test's `my_loss.py` is another loss: neither the module nor its folder stays to be found."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield
     for name, module in list(sys.modules.items()):
-        if modules_that_stay.get(name) is module:
+        if STAYING.get(name) is module:
             continue
         file = getattr(getattr(module, "__spec__", None), "origin", None)  # which no test patches
         if file and Path(file).is_relative_to(tmp_path_factory.getbasetemp()):
             del sys.modules[name]
         else:
-            modules_that_stay[name] = module
+            STAYING[name] = module
 
 
 @pytest.fixture
@@ -101,8 +100,7 @@ def quiet():
     """What Lightning tells of a plain Trainer and a tiny fit, which `levelfield fit` keeps to itself."""
     with warnings.catch_warnings():
         notices = ("does not have many workers", "in eval mode", "LeafSpec", "logging interval", "GPU available but")
-        for notice in notices:
-            warnings.filterwarnings("ignore", f".*{notice}.*")
+        warnings.filterwarnings("ignore", f".*({'|'.join(notices)}).*")
         yield
 
 
@@ -127,9 +125,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Callable
         return place / name
 
     return shared
-
-
-ON_CUDA = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"))
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=ON_CUDA)])
@@ -177,10 +172,10 @@ def run(capsys):
 @pytest.fixture(scope="module")
 def fitted(shared, tmp_path_factory) -> Path:
     """The folder of a tiny ArcFace fit on fold 2, a copy for each file of tests."""
-    words = ["fit", *TINY, "--model.loss", "ArcFaceLoss", "--model.loss.margin", "20", "--data.fold", "2"]
+    words = ["fit", *TINY, "--model.loss", "ArcFaceLoss", "--model.loss.margin", "20", "--data.fold", "2", "--output"]
 
     def fit(folder: Path) -> None:
-        assert main([*words, "--output", str(folder)]) == 0
+        assert main([*words, str(folder)]) == 0
 
     made = shared("fitted", fit) / "fit" / "Glyphs-ArcFaceLoss" / "0"
     return Path(shutil.copytree(made, tmp_path_factory.mktemp("fitted") / "0"))

@@ -23,13 +23,6 @@ def older():
 
 coarse_by_the_older_name = partial(torch.set_float32_matmul_precision, "high")
 coarse_on_the_cpu = partial(setattr, torch.backends.mkldnn.matmul, "fp32_precision", "bf16")
-
-
-def coarse_by_both_names():
-    coarse_by_the_older_name()
-    coarse_on_the_cpu()
-
-
 COARSE = {
     "older name": coarse_by_the_older_name,
     "older name, coarsest": partial(torch.set_float32_matmul_precision, "medium"),
@@ -37,7 +30,7 @@ COARSE = {
     "CUDA": partial(setattr, torch.backends.cuda.matmul, "fp32_precision", "tf32"),
     "CPU": coarse_on_the_cpu,
     "everywhere": partial(setattr, torch.backends, "fp32_precision", "tf32"),
-    "both names": coarse_by_both_names,
+    "both names": lambda: (coarse_by_the_older_name(), coarse_on_the_cpu()),
 }
 
 

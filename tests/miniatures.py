@@ -19,20 +19,18 @@ def picture(path: Path, label: int, sample: int) -> None:
 def cub200(root: Path, classes: int = 16, samples: int = 4) -> Path:
     """`CUB_200_2011/` with its lists, the official split among them; returns its folder."""
     folder = root / "cub200" / "CUB_200_2011"
-    images, labels, names, split = [], [], [], []
+    lists: dict[str, list[str]] = {name: [] for name in ("images", "image_class_labels", "train_test_split", "classes")}
     for label in range(classes):
         species = f"{label + 1:03d}.Bird_{label}"
-        names.append(f"{label + 1} {species}")
+        lists["classes"].append(f"{label + 1} {species}")
         for sample in range(samples):
-            path = f"{species}/Bird_{label}_{sample:04d}_{label * samples + sample}.jpg"
+            number = label * samples + sample
+            path = f"{species}/Bird_{label}_{sample:04d}_{number}.jpg"
             picture(folder / "images" / path, label, sample)
-            images.append(f"{len(images) + 1} {path}")
-            labels.append(f"{len(images)} {label + 1}")
-            split.append(f"{len(images)} {sample % 2}")
-    _lines(folder / "images.txt", images)
-    _lines(folder / "image_class_labels.txt", labels)
-    _lines(folder / "classes.txt", names)
-    _lines(folder / "train_test_split.txt", split)
+            for name, text in zip(lists, (path, label + 1, sample % 2), strict=False):
+                lists[name].append(f"{number + 1} {text}")
+    for name, lines in lists.items():
+        _lines(folder / f"{name}.txt", lines)
     return folder
 
 
@@ -48,14 +46,11 @@ def cars196(root: Path, classes: int = 16, samples: int = 4) -> Path:
                 picture(folder / f"cars_{part}" / name, label, sample)
                 rows.append((1, 2, 30, 30, label + 1, name))
         (folder / "devkit").mkdir(exist_ok=True)
-        if part == "train":
-            savemat(folder / "devkit" / "cars_train_annos.mat", {"annotations": structs(fields, rows)})
-        else:
-            savemat(folder / "cars_test_annos_withlabels.mat", {"annotations": structs(fields, rows)})
-            unlabelled = [(*row[:4], row[5]) for row in rows]
-            without = structs((*fields[:4], "fname"), unlabelled)
-            savemat(folder / "devkit" / "cars_test_annos.mat", {"annotations": without})
-    savemat(folder / "devkit" / "cars_meta.mat", {"class_names": cells(car_names(classes))})
+        file = {"train": "devkit/cars_train_annos.mat", "test": "cars_test_annos_withlabels.mat"}[part]
+        savemat(folder / file, {"annotations": structs(fields, rows)})
+    unlabelled = structs((*fields[:4], "fname"), [(*row[:4], row[5]) for row in rows])
+    savemat(folder / "devkit/cars_test_annos.mat", {"annotations": unlabelled})
+    savemat(folder / "devkit/cars_meta.mat", {"class_names": cells(car_names(classes))})
     return folder
 
 
@@ -65,15 +60,13 @@ def sop(root: Path, classes: int = 16, samples: int = 4, train_classes: int | No
     train_classes = classes // 2 if train_classes is None else train_classes
     header = "image_id class_id super_class_id path"
     rows: dict[str, list[str]] = {"train": [header], "test": [header]}
-    image = 0
     for label in range(classes):
         kind = ("bicycle", "chair")[label % 2]
         for sample in range(samples):
-            image += 1
             path = f"{kind}_final/{110000 + label}_{sample}.JPG"
             picture(folder / path, label, sample)
             part = "train" if label < train_classes else "test"
-            rows[part].append(f"{image} {label + 1} {label % 2 + 1} {path}")
+            rows[part].append(f"{label * samples + sample + 1} {label + 1} {label % 2 + 1} {path}")
     for part, lines in rows.items():
         _lines(folder / f"Ebay_{part}.txt", lines)
     return folder
@@ -95,12 +88,7 @@ def inshop(root: Path, classes: int = 16, samples: int = 4) -> Path:
     return file
 
 
-MINIATURES: dict[str, Callable[[Path], Path]] = {
-    "cub200": cub200,
-    "cars196": cars196,
-    "sop": sop,
-    "inshop": inshop,
-}
+MINIATURES: dict[str, Callable[[Path], Path]] = {"cub200": cub200, "cars196": cars196, "sop": sop, "inshop": inshop}
 
 
 def car_names(classes: int) -> list[str]:

@@ -6,6 +6,7 @@ Real data are left out in one way only: by saying so, `LEVELFIELD_DATA=none`.
 import os
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,16 +26,8 @@ def real_data(name: str = "") -> Path:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    return _without_missing((yield))
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    return _without_missing((yield))
-
-
-def _without_missing(report):
+def pytest_runtest_makereport() -> Generator[None, Any, Any]:
+    report = yield
     if report.skipped and os.environ.get("CI", "false").lower() not in ("", "0", "false"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         if any(words in reason for words in MISSING):
@@ -44,3 +37,6 @@ def _without_missing(report):
                 "and set LEVELFIELD_DATA to the data's folder, or to none to leave them out)"
             )
     return report
+
+
+pytest_make_collect_report = pytest_runtest_makereport

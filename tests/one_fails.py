@@ -23,12 +23,8 @@ class OneFails(Callback):
         self.rank, self.error = rank, error
 
     def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
-        self._fail(trainer)
-
-    def on_validation_batch_start(self, trainer: Trainer, *_: Any) -> None:
-        self._fail(trainer)
-
-    def _fail(self, trainer: Trainer) -> None:
         if trainer.global_rank == self.rank:
             raise getattr(builtins, self.error)(f"process {self.rank} fails")
         time.sleep(WAIT_SECONDS)
+
+    on_validation_batch_start = on_train_batch_start

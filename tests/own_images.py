@@ -40,6 +40,14 @@ def class_folders(folder: Path) -> Path:
     return folder / "classes"
 
 
+def square_folders(folder: Path) -> None:
+    """Sixteen folders with four squares each."""
+    for number in range(64):
+        file = folder / f"class_{number % 16:02d}" / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (40, 40), (number % 16 * 16, number, 99)).save(file)
+
+
 def image_options(tiny: list[str], table: Path, folder: Path | None = None) -> list[str]:
     """The options of a tiny fit with the table, or the folder of folders, instead of letters."""
     start = tiny.index("--data.dataset.num_classes")

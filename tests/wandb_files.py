@@ -2,15 +2,13 @@
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 BLOCK, HEADER = 32768, 7
 # `finish` returns before W&B's process has written the last of it; a run that was killed has no end to wait for.
 LONGEST_WAIT = 5
-# Of a record in pieces, the last one, or of a whole one.
-ENDS = (1, 4)
+ENDS = (1, 4)  # of a whole record, and of the last piece of one in pieces
 
 
 class OfflineRun(NamedTuple):
@@ -38,25 +36,20 @@ class OfflineRun(NamedTuple):
 def offline_runs(folder: Path) -> list[OfflineRun]:
     """All runs below a folder, in the order of their paths, once they are written."""
     latest = time.monotonic() + LONGEST_WAIT
-    for path in folder.glob("**/offline-run-*/run-*.wandb"):
-        while not _has_ended(path) and time.monotonic() < latest:
+    paths = sorted(folder.glob("**/offline-run-*/run-*.wandb"))
+    for path in paths:
+        while "exit" not in dict(_records(path)) and time.monotonic() < latest:
             time.sleep(0.02)
-    return [read_run(path) for path in sorted(folder.glob("**/offline-run-*/run-*.wandb"))]
+    return list(map(read_run, paths))
 
 
 def read_run(path: Path) -> OfflineRun:
-    from wandb.proto.wandb_internal_pb2 import Record
-
     run, history, config, summary, artifacts = None, [], {}, {}, []
-    for content in _records(path.read_bytes()):
-        record = Record()
-        record.ParseFromString(content)
-        kind = record.WhichOneof("record_type")
+    for kind, record in _records(path):
         if kind == "run":
             run = record.run
-            config |= _items(record.run.config.update)
-        elif kind == "config":
-            config |= _items(record.config.update)
+        if kind in ("run", "config"):
+            config |= _items((record.run.config if kind == "run" else record.config).update)
         elif kind == "history":
             history.append(_items(record.history.item))
         elif kind == "summary":
@@ -68,28 +61,25 @@ def read_run(path: Path) -> OfflineRun:
     return OfflineRun(run, history, config, summary, artifacts, path.parent / "files")
 
 
-def _has_ended(path: Path) -> bool:
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    content = path.read_bytes()
-    kinds = [Record.FromString(record).WhichOneof("record_type") for record in _records(content)] if content else []
-    return "exit" in kinds
-
-
 def _items(items: Any) -> dict[str, Any]:
     return {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
 
 
-def _records(content: bytes) -> Iterator[bytes]:
-    assert content[:4] == b":W&B"
-    place, pieces = HEADER, b""
+def _records(path: Path) -> list[tuple[str, Any]]:
+    """The kind of each record, and the record."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    content, found, place, pieces = path.read_bytes(), list[tuple[str, Any]](), HEADER, b""
+    assert content[:4] in (b":W&B", b"")
     while place + HEADER <= len(content):
         if BLOCK - place % BLOCK < HEADER:  # a block's last bytes hold no header
             place += BLOCK - place % BLOCK
             continue
         length, kind = int.from_bytes(content[place + 4 : place + 6], "little"), content[place + 6]
-        pieces += content[place + HEADER : place + HEADER + length]
         place += HEADER + length
+        pieces += content[place - length : place]
         if kind in ENDS:
-            yield pieces
+            record = Record.FromString(pieces)
+            found.append((record.WhichOneof("record_type"), record))
             pieces = b""
+    return found

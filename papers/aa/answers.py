@@ -7,7 +7,6 @@ All scores are points of separated embeddings on test classes. Shapes: S data se
 the halves of cut c), L losses, 2 searches, T runs of a search.
 """
 
-import argparse
 import csv
 import io
 import tarfile
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import Bool, Float
+from jsonargparse import auto_cli
 
 from levelfield.analysis.statistics import LEVEL, holm, paired_comparison, swapped_halves_test, t_interval, t_test
 
@@ -25,11 +25,8 @@ AA = Path(__file__).resolve().parents[2] / "results/aa"
 LOSSES = ("ntxent", "contrastive", "normalized_softmax", "arcface")
 PAIRS = tuple(combinations(range(len(LOSSES)), 2))
 ROWS = tuple(f"{loss}{search}" for loss in LOSSES for search in ("", "@2"))
-UNTRAINED = {
-    "the features": "pretrained[features]",
-    "a PCA to 128": "pretrained",
-    "a whitening to 128": "pretrained[whitening128]",
-}
+UNTRAINED = {"the features": "pretrained[features]", "a PCA to 128": "pretrained"}
+UNTRAINED["a whitening to 128"] = "pretrained[whitening128]"
 MAP, P1 = "map_at_r", "precision_at_1"
 POWER = 0.8
 
@@ -139,13 +136,10 @@ def spread_of_difference(parts: dict[str, float], searches: int = 2, runs: int =
 def pairs_of_losses(scores: Scores) -> list[tuple[str, float, float, float]]:
     """Each pair, its mean difference, half a t-interval over replicates, and Holm's p of the F test over 6 pairs."""
     means = scores.mean(axis=(2, 3))
-    gaps = [means[:, a] - means[:, b] for a, b in PAIRS]
-    p = holm(np.array([swapped_halves_test(gap.reshape(-1, 2)) for gap in gaps]))
-    names = [f"{LOSSES[a]} less {LOSSES[b]}" for a, b in PAIRS]
-    return [
-        (name, float(gap.mean()), t_interval([*gap]) or np.nan, float(each))
-        for name, gap, each in zip(names, gaps, p, strict=True)
-    ]
+    gaps = {f"{LOSSES[a]} less {LOSSES[b]}": means[:, a] - means[:, b] for a, b in PAIRS}
+    p = holm(np.array([swapped_halves_test(gap.reshape(-1, 2)) for gap in gaps.values()]))
+    found = zip(gaps.items(), p, strict=True)
+    return [(name, float(gap.mean()), t_interval([*gap]) or np.nan, float(each)) for (name, gap), each in found]
 
 
 def chosen(study: Study) -> list[str]:
@@ -185,10 +179,8 @@ def answers(studies: dict[str, Study]) -> str:
         [title, *(rate(np.stack(p) < LEVEL) for p in zip(*map(test, of.values()), strict=True))]
         for title, test in (("t over runs", over_runs), ("t with the variance of searches", over_searches))
     ]
-    for title, called in zip(
-        ("t", "F of swapped halves"), zip(*map(over_replicates, of.values()), strict=True), strict=True
-    ):
-        rates.append([f"{title} over replicates", f"{np.sum(called)} of {np.size(called)}", ""])
+    by_replicates = zip(("t", "F of swapped halves"), zip(*map(over_replicates, of.values()), strict=True), strict=True)
+    rates += [[f"{t} over replicates", f"{np.sum(called)} of {np.size(called)}", ""] for t, called in by_replicates]
     scales = [[name, *(f"{v**0.5:.2f}" for v in parts[name].values()), f"{spreads[name]:.2f}"] for name in of]
     pairs = [
         [name, pair, f"{mean:+.1f} ± {half:.1f}", f"{p:.3f}"]
@@ -202,12 +194,12 @@ def answers(studies: dict[str, Study]) -> str:
             gained.append([name, row, *(f"{g[row].mean():+.1f} ± {t_interval([*g[row]]):.1f}" for g in each)])
         below.append(f"{(each[0]['the features'] < 0).sum()} of {len(study.replicates)}")
     cost = [[name, *(f"{number:.3g}" for number in needed(spread))] for name, spread in spreads.items()]
-    called = "of all cases (95% interval over cuts)"
     kinds = ["cut and half", "loss in a replicate", "search", "run"]
+    called = ["test", "p < 0.05, of all cases (95% interval over cuts)", "Holm's p < 0.05"]
     return "\n\n".join(
         f"**{title}**\n\n{table(heads, rows)}\n"
         for title, heads, rows in (
-            ("1. A and A' called different", ["test", f"p < 0.05, {called}", "Holm's p < 0.05"], rates),
+            ("1. A and A' called different", called, rates),
             ("2. Standard deviations", ["", *kinds, "difference of two losses"], scales),
             ("3. Pairs of losses", ["", "pair", "difference over replicates", "Holm's p of F"], pairs),
             ("4. The loss that validation chooses, less", ["", "untrained row", "MAP@R", "P@1"], gained),
@@ -224,9 +216,8 @@ def draw(studies: dict[str, Study], file: Path) -> None:
 
     with style():
         figure = new_figure(2.6)
-        for axes, (name, study) in zip(
-            figure.subplots(1, len(studies), sharey=True, squeeze=False)[0], studies.items(), strict=True
-        ):
+        panels = figure.subplots(1, len(studies), sharey=True, squeeze=False)[0]
+        for axes, (name, study) in zip(panels, studies.items(), strict=True):
             means = study.scores.mean(axis=3)
             itself = np.abs(means[:, :, 0] - means[:, :, 1]).ravel()
             others = np.abs(np.stack([means[:, a, 0] - means[:, b, 0] for a, b in PAIRS])).ravel()
@@ -239,15 +230,13 @@ def draw(studies: dict[str, Study], file: Path) -> None:
         write_atomically(file, to_bytes(figure))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--figure", type=Path)
-    given = parser.parse_args()
+def main(*, figure: Path | None = None) -> None:
+    """Print the answers, and draw the figure into a file."""
     studies = {folder.name: read(folder) for folder in sorted(AA.iterdir()) if folder.is_dir()}
     print(answers(studies), end="")
-    if given.figure:
-        draw(studies, given.figure)
+    if figure:
+        draw(studies, figure)
 
 
 if __name__ == "__main__":
-    main()
+    auto_cli(main)

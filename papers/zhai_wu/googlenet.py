@@ -1,4 +1,4 @@
-"""torchvision's GoogLeNet with batch norm, the trunk of Zhai & Wu and of DREML.
+"""torchvision's GoogLeNet with batch norm, the trunk of Zhai & Wu.
 
 At the top of the repository:
 levelfield fit ... --model.trunk papers.zhai_wu.googlenet.GoogLeNetTrunk --data.transforms.crop_size 227

@@ -6,15 +6,16 @@ import pytest
 
 from levelfield import losses
 from levelfield.analysis.shown_names import LOSSES, shown_names
+from levelfield.core.configuration import merge
 from levelfield.study.rows import find_study, load_spec
 from levelfield.study.spec import StudySpec
 
 
 def test_untrained_rows_say_what_happens_to_the_features(spec: StudySpec) -> None:
-    config = {**spec.methods["arcface"], "model": {**spec.methods["arcface"]["model"], "embedding_size": 64}}
+    config = merge(spec.methods["arcface"], {"model": {"embedding_size": 64}})
     references = ["features", "lda", "whitening", "whitening128", "pca512", "one_pca"]
-    more = {"trunks": {"b": config}, "modules": ["wide"]}
-    many = replace(spec, methods={"arcface": config, "wide": config}, references=references, **more)
+    rows = {"methods": {"arcface": config, "wide": config}, "references": references}
+    many = replace(spec, **rows, trunks={"b": config}, modules=["wide"])
     assert {row: name for row, name in shown_names(many).items() if row.startswith("pretrained")} == {
         "pretrained": "features, PCA to 64",
         "pretrained_one_pca": f"features, one PCA to {64 * spec.folds}",
@@ -42,9 +43,7 @@ def test_untrained_rows_say_what_happens_to_the_features(spec: StudySpec) -> Non
         ("plain", None, "plain"),
     ],
 )
-def test_a_row_named_after_its_shipped_loss_has_the_name_of_papers(
-    spec: StudySpec, row: str, loss: object, name: str
-) -> None:
+def test_a_row_named_after_its_shipped_loss_has_the_name_of_papers(spec: StudySpec, row, loss, name) -> None:
     config = {**spec.methods["arcface"], "model": {"loss": loss}}
     assert shown_names(replace(spec, methods={row: config}))[row] == name
 

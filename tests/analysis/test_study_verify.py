@@ -9,9 +9,9 @@ import pytest
 import safetensors.torch
 import torch
 from pretended_gpu import pretended_gpu
+from refused import refused
 
 from levelfield.analysis.verify import verify_study
-from levelfield.cli.main import main
 from levelfield.core.errors import UserError
 from levelfield.study.folder import StudyFolder
 
@@ -26,10 +26,16 @@ def edit_json(path: Path, **changes: object) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
+def files_of(study: Path) -> dict[Path, tuple[int, bytes]]:
+    """When each was written, and its content."""
+    found = (path for path in study.rglob("*") if path.is_file() and "locks" not in path.parts)
+    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in found if path.name != ".lock"}
+
+
 def test_a_finished_study_matches_and_nothing_is_written(copy: Path) -> None:
-    files = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in copy.rglob("*") if path.is_file()}
+    files = files_of(copy)
     assert verify(copy) == []
-    assert files == {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in copy.rglob("*") if p.is_file()}
+    assert files_of(copy) == files
 
 
 def test_what_a_gpu_has_scored_is_scored_there_again(copy: Path, ranked_on: list[str], monkeypatch) -> None:
@@ -52,8 +58,7 @@ def test_changed_embeddings_change_the_scores_and_both_tables(copy: Path) -> Non
     stored = json.loads((copy / RUN / "test" / "result.json").read_text())["separated"][1]["map_at_r"]
     safetensors.torch.save_file(tensors, path, metadata=origin)
     problems = verify(copy)
-    line = f"arcface,test,,1,1,separated,map_at_r,{stored}"
-    [found] = [p for p in problems if line in p]
+    [found] = [p for p in problems if f"arcface,test,,1,1,separated,map_at_r,{stored}" in p]
     assert found.startswith("results.csv line ")
     assert found.endswith("'arcface,test,,1,1,separated,map_at_r,1.0' recomputed")
     assert any(p.startswith("summary.csv line ") for p in problems)
@@ -102,37 +107,27 @@ def test_a_changed_table_is_shown_line_by_line(copy: Path) -> None:
     assert verify(copy) == ["summary.csv: missing; `levelfield study report` writes it"]
 
 
-def test_a_missing_ledger_is_found_by_everything_that_reads_the_study(
-    copy: Path, toy_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_ledger_is_found_by_everything_that_reads_the_study(copy: Path, toy_file: Path, run) -> None:
     ledger = copy / "ledger.jsonl"
     ledger.unlink()
-    before = files_of(copy)
+    before = {path: content for path, (_, content) in files_of(copy).items() if path.name != "study.yaml"}
     for command in ("run", "resume", "status", "report", "verify"):
-        assert main(["study", command, str(toy_file), "--output", str(copy)]) == 2
-        (error,) = capsys.readouterr().err.splitlines()
-        assert str(ledger) in error
-    assert files_of(copy) == before
+        refused(run("study", command, toy_file, "--output", copy), str(ledger))
+    assert {path: content for path, (_, content) in files_of(copy).items() if path.name != "study.yaml"} == before
     for file in copy.rglob("test/result.json"):
         file.unlink()
     assert any(p.startswith("ledger.jsonl ") and "embeddings" in p for p in verify(copy))
 
 
-def files_of(study: Path) -> dict[Path, bytes]:
-    found = {path: path.read_bytes() for path in study.rglob("*") if path.is_file() and "locks" not in path.parts}
-    return {path: content for path, content in found.items() if path.name not in (".lock", "study.yaml")}
-
-
 def test_a_run_with_another_setting_or_seed_than_the_searchs_is_named(copy: Path) -> None:
     trials = [json.loads(path.read_text()) for path in copy.glob("jobs/arcface/trial*/fold*/result.json")]
-    means = {n: sum(t["validation"]["map_at_r"] for t in trials if t["number"] == n) for n in range(3)}
-    best = max(means, key=lambda n: means[n])
+    sums = [sum(t["validation"]["map_at_r"] for t in trials if t["number"] == n) for n in range(3)]
     edit_json(copy / RUN / "fold0" / "result.json", parameters={"model.loss_lr": 1.0})
     edit_json(copy / RUN / "fold1" / "result.json", seed=1)
     setting, seed, ledger = verify(copy)
     assert ledger == "arcface: a result.json of its jobs has changed since the last evaluation in ledger.jsonl"
     assert setting.startswith(f"{RUN}/fold0: parameters {{'model.loss_lr': 1.0}} are stored, ")
-    assert setting.endswith(f"follow from trial {best}, the best")
+    assert setting.endswith(f"follow from trial {sums.index(max(sums))}, the best")
     assert seed.startswith(f"{RUN}/fold1: seed 1 is stored, ")
 
 
@@ -150,17 +145,20 @@ def test_an_edited_validation_score_is_named_also_with_its_curve(job: str, copy:
 
 def test_changed_and_missing_files_of_jobs_are_named(copy: Path) -> None:
     name, contrastive = "tested.safetensors", Path("jobs/contrastive")
-    (copy / RUN / "fold0" / "config.yaml").write_text("")
-    (copy / RUN / "fold1" / "metrics.csv").unlink()
-    (copy / contrastive / "run1/fold0/best.ckpt").write_bytes(b"!")
-    (copy / RUN / "fold0" / name).unlink()
-    (copy / contrastive / "run0/fold0" / name).write_bytes(b"not a tensor")
-    shutil.copy(copy / contrastive / "run1/fold1" / name, copy / contrastive / "run1/fold0" / name)
+    damages = {
+        RUN / "fold0/config.yaml": (b"", "is empty"),
+        RUN / "fold1/metrics.csv": (None, "is missing"),
+        RUN / "fold0" / name: (None, "missing"),
+        contrastive / "run0/fold0" / name: (b"not a tensor", "damaged"),
+        contrastive / "run1/fold0/best.ckpt": (b"!", "SHA-256 "),
+        contrastive / "run1/fold0" / name: (
+            (copy / contrastive / "run1/fold1" / name).read_bytes(),
+            "damaged, or of another checkpoint or evaluation",
+        ),
+    }
+    for path, (content, _) in damages.items():
+        (copy / path).unlink() if content is None else (copy / path).write_bytes(content)
     problems = verify(copy)
-    begins = [
-        *(f"{RUN}/fold0/config.yaml: is empty", f"{RUN}/fold1/metrics.csv: is missing", f"{RUN}/fold0/{name}: missing"),
-        *(f"{contrastive}/run0/fold0/{name}: damaged", f"{contrastive}/run1/fold0/best.ckpt: SHA-256 "),
-        f"{contrastive}/run1/fold0/{name}: damaged, or of another checkpoint or evaluation",
-    ]
-    assert len(problems) == len(begins)
-    assert [begin for begin in begins if not any(problem.startswith(begin) for problem in problems)] == []
+    assert len(problems) == len(damages)
+    for path, (_, begins) in damages.items():
+        assert any(problem.startswith(f"{path}: {begins}") for problem in problems), path

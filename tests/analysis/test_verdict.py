@@ -36,16 +36,14 @@ def rows_of(means: dict[str, float], runs: int = 5) -> list[ResultRow]:
 
 def halved(methods: list[str], spec: StudySpec) -> StudySpec:
     """Methods, each on the random split of the number in its name."""
-    config = spec.methods["arcface"]
     splits = {name: {"data": {"split": "random", "split_seed": int(name[-2])}} for name in methods}
-    rows = {name: merge(config, split) for name, split in splits.items()}
+    rows = {name: merge(spec.methods["arcface"], split) for name, split in splits.items()}
     return replace(spec, methods=rows, references=[], sweep=["data.split_seed"])
 
 
 @pytest.fixture
 def three(spec: StudySpec) -> StudySpec:
-    config = spec.methods["arcface"]
-    methods = dict.fromkeys(("arcface", "contrastive", "triplet"), config)
+    methods = dict.fromkeys(("arcface", "contrastive", "triplet"), spec.methods["arcface"])
     return replace(spec, folds=1, runs=5, methods=methods, references=["features", "lda"], spaces={})
 
 
@@ -107,8 +105,11 @@ def test_rows_of_another_split_are_neither_compared_nor_an_opponent(three: Study
     assert pairs == [("arcface[0]", "contrastive[0]"), ("arcface[1]", "contrastive[1]")]
 
 
-def test_too_few_runs_no_scores_and_equal_ones(three: StudySpec) -> None:
-    second, first, *_ = verdict(rows_of({"arcface": 0.4, "contrastive": 0.3, "triplet": 0.2}, runs=1), three)
+def test_each_pair_has_a_sentence_and_so_have_too_few_runs_no_scores_and_equal_ones(three: StudySpec) -> None:
+    means = {"arcface": 0.4, "contrastive": 0.35, "triplet": 0.2}
+    *sentences, caveat = verdict_lines(rows_of(means)[1:], three)
+    assert ([" is significantly better than " in each for each in sentences], caveat) == ([True] * 3, CAVEAT)
+    second, first, *_ = verdict(rows_of(means, runs=1), three)
     assert "too few runs" in first
     assert second.startswith("Training may pay: ArcFace is 19.8 points above")
     assert second.endswith("2 of 3 methods end above it.")
@@ -134,15 +135,12 @@ def compared(difference: float, low: float | None, high: float | None, p: float 
     """Amounts in points."""
     low, high = (None if end is None else end / 100 for end in (low, high))
     fields = {"kind": PAIR, "method": "arcface", "other": "contrastive", "family": 91, "n": 10, "p": p, "p_holm": p}
-    return Comparison(
-        metric="map_at_r", embedding="separated", difference=difference / 100, low=low, high=high, **{**fields, **other}
-    )
+    fields |= {"metric": "map_at_r", "embedding": "separated", "difference": difference / 100}
+    return Comparison(low=low, high=high, **fields | other)
 
 
-BASE, AGAIN = (
-    {"kind": OVER_BASELINE, "other": "pretrained"},
-    {"kind": SECOND_SEARCH, "other": "arcface", "p_holm": None},
-)
+BASE = {"kind": OVER_BASELINE, "other": "pretrained"}
+AGAIN = {"kind": SECOND_SEARCH, "method": "arcface@2", "other": "arcface", "p_holm": None}
 SENTENCES = [
     (compared(0.4, -0.1, 0.9, 0.11), "arcface is not significantly better than contrastive|+0.4 points|-0.1 to +0.9"),
     (compared(-1.2, -1.9, -0.5, 0.0026), "contrastive is significantly better|+0.5 to +1.9|p = 0.002 over 91"),
@@ -150,7 +148,7 @@ SENTENCES = [
     (compared(-3, -4, -2, 1e-9, **BASE), "arcface is significantly worse|-3.0 points|-4.0 to -2.0|p < 0.001"),
     (compared(0.4, None, None, n=2), "arcface over contrastive: +0.4 points MAP@R|too few runs"),
     (compared(0, None, None, n=3), "+0.0 points MAP@R|all 3 runs"),
-    (compared(-0.6, -1.4, 0.2, 0.1, method="arcface@2", **AGAIN), "arcface and arcface@2|0.6 points|-0.2 to +1.4"),
+    (compared(-0.6, -1.4, 0.2, 0.1, **AGAIN), "arcface and arcface@2|0.6 points|-0.2 to +1.4"),
     # A p just below the level does not read as the level, and an end close to zero shows its side.
     (compared(0.4, 0.1, 0.7, 0.04999), "is significantly better|p = 0.049"),
     (compared(0.4, 0.1, 0.7, 0.05), "is not significantly better|p = 0.050"),
@@ -164,8 +162,3 @@ SENTENCES = [
 def test_sentences_have_the_better_method_first_and_the_numbers(comparison: Comparison, parts: str) -> None:
     assert [part for part in parts.split("|") if part not in in_words(comparison)] == []
     assert "-0.0 points" not in in_words(compared(-0.003, -1, 1, 0.9, kind=OVER_BASELINE))
-
-
-def test_each_pair_has_a_sentence(three: StudySpec) -> None:
-    *sentences, caveat = verdict_lines(rows_of({"arcface": 0.3, "contrastive": 0.35, "triplet": 0.4})[1:], three)
-    assert ([" is significantly better than " in each for each in sentences], caveat) == ([True] * 3, CAVEAT)

@@ -13,8 +13,6 @@ from levelfield.study.test_scores import EmbeddedTest
 from levelfield.training.embed import EmbeddedSet
 
 FEATURES = "pretrained[features]"
-
-
 NOISE = np.random.default_rng(0).normal(0, 1, (2, 10))
 
 
@@ -65,14 +63,8 @@ def test_the_scores_of_test_classes_are_those_of_a_loop(kind: str) -> None:
     points /= np.linalg.norm(points, axis=1, keepdims=True)
     is_query = np.tile([True, False, True, False, False], 6)
     samples = EmbeddedSet(*map(torch.from_numpy, (points, labels, np.arange(30))))
-    found = of_embeddings(
-        EmbeddedTest(
-            samples,
-            torch.from_numpy(is_query) if kind == "queries" else None,
-            "",
-            torch.from_numpy(groups) if kind == "groups" else None,
-        )
-    )
+    queries = torch.from_numpy(is_query) if kind == "queries" else None
+    found = of_embeddings(EmbeddedTest(samples, queries, "", torch.from_numpy(groups) if kind == "groups" else None))
     sums = np.zeros(6)
     for query in range(30):
         others = [each for each in range(30) if each != query]
@@ -83,8 +75,8 @@ def test_the_scores_of_test_classes_are_those_of_a_loop(kind: str) -> None:
         ranked = sorted(others, key=lambda each: -points[query] @ points[each])
         matches = [labels[each] == labels[query] for each in ranked]
         wanted = sum(matches)
-        if wanted:
-            sums[labels[query]] += sum(matches[k] * sum(matches[: k + 1]) / (k + 1) for k in range(wanted)) / wanted
+        precisions = [sum(matches[: k + 1]) / (k + 1) for k in range(wanted) if matches[k]]
+        sums[labels[query]] += sum(precisions) / max(wanted, 1)
     np.testing.assert_allclose(found.sums_K, sums, atol=1e-6)
     assert [*found.queries_K] == [2 if kind == "queries" else 5] * 6
 

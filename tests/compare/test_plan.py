@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from small_fit import small_config
 from study_engine import SMALL
 from toy_study import assert_same_bytes, run_study
 
@@ -103,13 +104,12 @@ def test_the_first_training_decides_how_many_folds_there_is_time_for() -> None:
     lengths = on(2).choose(4, 600, plan.USABLE * 2100, SIZES)
     expected = on(2).stages(lengths)[0]
     assert 1 < lengths.folds < 4
-    left = 2100 - 0.02 * 8000 - HEAD_SECONDS * lengths.folds - expected
-    again = {
-        slower: on(2).folds_again(lengths, 4, slower * expected, [0, 1], left - (slower - 1) * expected)
-        for slower in (0.3, 1, 3)
-    }
-    assert again[1] == lengths.folds, "nothing has changed"
-    assert again[0.3] > lengths.folds > again[3] >= 1
+    left = 2100 - 0.02 * 8000 - HEAD_SECONDS * lengths.folds
+    faster, same, slower = (
+        on(2).folds_again(lengths, 4, times * expected, [0, 1], left - times * expected) for times in (0.3, 1, 3)
+    )
+    assert same == lengths.folds, "nothing has changed"
+    assert faster > lengths.folds > slower >= 1
     assert on(2).folds_again(lengths, 4, expected, [], 1.0) == 1, "late"
 
 
@@ -128,14 +128,14 @@ def test_cores_that_are_left_over_become_threads_if_that_pays(monkeypatch: pytes
     monkeypatch.setattr(measure, "scores", lambda *_: ({"features": 0.5, "pca": 0.5, "whitening": 0.4}, 512, 128))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
-    class Many(Here):
-        def __init__(self, number: int) -> None:
-            self.number = number
+    def executor(machine: Machine) -> Here:
+        here = Here()
+        here.number = machine.slots
+        return here
 
-    dataset = Glyphs(num_classes=200)
-    trunks = {"slow": {"data": {}}}
-    make = Planner(dataset, dataset.read_index(), 1200, [], trunks, trunks, 4, plan.time.monotonic() + 3600,
-                   lambda machine: Many(machine.slots))  # fmt: skip
+    dataset, trunks = Glyphs(num_classes=200), {"slow": {"data": {}}}
+    until = plan.time.monotonic() + 3600
+    make = Planner(dataset, dataset.read_index(), 1200, [], trunks, trunks, 4, until, executor)
     made = make.plan(machine_here({}, None), may_use_threads=True)
     assert asked[0] == (32, 1)
     assert asked[1][1] == made.path.machine.threads > 1
@@ -157,19 +157,6 @@ def test_where_trainings_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert machine_here({}, "cpu", threads=4).slots == 2
 
 
-TINY = {
-    "model": {
-        "trunk": {"class_path": "levelfield.models.TimmTrunk", "init_args": {"name": "test_resnet", "weights": None}},
-        "loss": "NTXentLoss",
-    },
-    "data": {
-        "dataset": {"class_path": "Glyphs", "init_args": {"num_classes": 60, "image_size": 32}},
-        "transforms": {"crop_size": 32, "resize": 32},
-    },
-    "trainer": {"accelerator": "cpu"},
-}
-
-
 @pytest.mark.slow
 def test_costs_come_from_trainings_of_the_trunk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path))
@@ -177,44 +164,36 @@ def test_costs_come_from_trainings_of_the_trunk(monkeypatch: pytest.MonkeyPatch,
     real = measure.timed
     monkeypatch.setattr(measure, "timed", lambda config, *rest: asked.append(rest) or real(config, *rest))
     machine = Machine("cpu", 1, 1)
-    costs = costs_of(TINY, (32, 96), 0.0, machine, Here(), 5.0)
+    costs = costs_of(small_config(), (32, 96), 0.0, machine, Here(), 5.0)
     assert [batch for batch, *_ in asked] == [32, 32], "the smallest and the largest size"
     small, large = costs.of(32), costs.of(96)
     assert 0 < small[0] < large[0]
     assert 0 < small[1] < large[1]
     assert costs.load >= 1
     assert not (tmp_path / "images").exists(), "it decodes no other sample"
-    few = plan.merge(TINY, {"data": {"dataset": {"init_args": {"num_classes": 4}}}})
+    few = plan.merge(small_config(), {"data": {"dataset": {"init_args": {"num_classes": 4}}}})
     assert all(seconds > 0 for seconds in costs_of(few, (), 0.0, machine, Here(), 5.0).of(0))
 
 
 @pytest.mark.slow
-def test_a_study_whose_plan_is_made_again_is_the_one_of_that_plan(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_whose_plan_is_made_again_is_the_one_of_that_plan(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "small.yaml").write_text(
-        SMALL.replace("  mine: {model: {loss: my_loss.Mine}}\n", "  arcface: {model: {loss: ArcFaceLoss}}\n").replace(
-            "folds: 2", "folds: 2\nblocks: 3"
-        )
-    )
+    text = SMALL.replace("mine: {model: {loss: my_loss.Mine}}", "arcface: {model: {loss: ArcFaceLoss}}")
+    (tmp_path / "small.yaml").write_text(text.replace("folds: 2", "folds: 2\nblocks: 3"))
     spec = load_spec(tmp_path / "small.yaml")
     for folds in (1, 3):
         seen = []
 
         def replan(job, result, started, folds=folds, seen=seen):
-            seen.append((job, started))
+            seen.append((job.method, job in started))
             return folds if job.method == "arcface" else None
 
-        study = run_study(tmp_path / f"again{folds}", spec, replan=replan)
-        assert [job.method for job, _ in seen][-1] == "arcface"
-        assert all(job in started for job, started in seen)
-        assert study.spec.folds == folds
-        left_alone = run_study(tmp_path / f"alone{folds}", replace(spec, folds=folds))
+        again = run_study(tmp_path / f"again{folds}", spec, replan=replan)
+        assert (seen[-1][0], all(started for _, started in seen), again.spec.folds) == ("arcface", True, folds)
+        alone = run_study(tmp_path / f"alone{folds}", replace(spec, folds=folds))
         for name in ("results.csv", "summary.csv", "study.yaml"):
-            assert (study.folder / name).read_bytes() == (left_alone.folder / name).read_bytes()
-        continued = run_study(study.folder, replace(spec, folds=folds))
-        assert not continued.had_work
-        assert_same_bytes(continued.folder, left_alone.folder) if folds == 3 else None
+            assert (again.folder / name).read_bytes() == (alone.folder / name).read_bytes()
+        assert not run_study(again.folder, replace(spec, folds=folds)).had_work
+    assert_same_bytes(again.folder, alone.folder)
     more = run_study(tmp_path / "more", replace(spec, folds=1), replan=lambda job, *_: 3 if job.fold == 0 else None)
-    assert_same_bytes(more.folder, tmp_path / "alone3")
+    assert_same_bytes(more.folder, alone.folder)

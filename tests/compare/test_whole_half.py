@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from refused import succeeded
 from toy_study import TOY, run_study
 
 from levelfield.analysis.all_classes import on_all_classes
@@ -22,14 +23,13 @@ from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import RESULT, Job
 from levelfield.study.rows import load_spec
 
-CALLBACKS = [
-    {"class_path": "levelfield.training.callbacks.UntilDone", "init_args": {"first": 2, "every": 4, "patience": 2}},
-]
+UNTIL_DONE = {"class_path": "levelfield.training.callbacks.UntilDone"}
+UNTIL_DONE |= {"init_args": {"first": 2, "every": 4, "patience": 2}}
 
 
 def study_of(folder: Path, epochs: int = 3, runs: int = 2) -> StudyFolder:
     study = yaml.safe_load(TOY) | {"name": "until_done", "search": {"trials": 0}, "spaces": {}, "runs": runs}
-    study["base"][0]["trainer"] |= {"max_epochs": epochs, "callbacks": CALLBACKS}
+    study["base"][0]["trainer"] |= {"max_epochs": epochs, "callbacks": [UNTIL_DONE]}
     study["base"][0]["model"] |= {"embedder_lr": 0.1}
     study["methods"] = {"contrastive": study["methods"]["contrastive"]}
     folder.mkdir()
@@ -42,23 +42,27 @@ def until_done(shared: Callable[[str, Callable[[Path], Any]], Path]) -> StudyFol
     return StudyFolder.begun(shared("until_done", study_of) / "until_done")
 
 
-def endings(study: StudyFolder) -> list[dict[str, Any]]:
-    files = sorted(study.folder.glob(f"jobs/contrastive/run*/fold*/{RESULT}"))
-    return [json.loads(file.read_text())["ending"] for file in files]
-
-
-def test_what_the_trainings_say_of_their_end(until_done: StudyFolder) -> None:
+def test_trainings_say_how_they_ended_and_the_whole_half_takes_what_the_folds_chose(until_done, run, tmp_path) -> None:
     """Steps 2, 4 and 6: patience of 2 can end a training at the last of them only, where the first is the best.
 
     Or where the start is best, which the patience does not count.
     """
-    found = endings(until_done)
-    assert len(found) == 4
-    for ending in found:
+    files = sorted(until_done.folder.glob(f"jobs/contrastive/run*/fold*/{RESULT}"))
+    endings = [json.loads(file.read_text())["ending"] for file in files]
+    assert len(endings) == 4
+    for ending in endings:
         assert ending["steps"] == 6
         if ending["best_step"] > 0:
             assert ending["stopped_by"] == ("patience" if ending["best_step"] == 2 else "cap")
     assert verify_study(until_done) == []
+    words, alpha = on_all_classes(until_done, "contrastive", until_done.folder)
+    steps = max(1, median_low(end["best_step"] for end in endings))
+    assert (words[-2:], alpha) == (["--trainer.max_steps", str(steps)], None)
+    # The third step is in the middle of an epoch of two.
+    succeeded(run(*words[1:-1], "3", "--output", tmp_path, "--name", "whole"))
+    best = torch.load(tmp_path / "fit/whole/0/best.ckpt", weights_only=True)
+    assert best["global_step"] == 3
+    assert len(best["levelfield"]["data"]["train_classes"]) == 16
 
 
 @pytest.mark.slow
@@ -75,7 +79,6 @@ def test_table_page_and_status_say_who_reached_the_cap(tmp_path: Path) -> None:
 
 
 def test_up_to_one_in_twenty_may_reach_the_cap() -> None:
-
     def lines(capped: int, of: int, **more: Any) -> list[str]:
         done = {"steps": 2000, "stopped_by": "patience"}
         ends = [{"steps": 4000, "stopped_by": "cap"}] * capped + [done] * (of - capped)
@@ -90,18 +93,6 @@ def test_up_to_one_in_twenty_may_reach_the_cap() -> None:
     assert "4,000 steps" in line
     # Of a fixed length, failed, and of a study of before.
     assert lines(0, 0, fixed={"ending": {"steps": 6}}, failed={"failure": "nan"}, before={}) == []
-
-
-def test_the_whole_half_takes_what_the_folds_chose(until_done, run, tmp_path):
-    words, alpha = on_all_classes(until_done, "contrastive", until_done.folder)
-    steps = max(1, median_low(end["best_step"] for end in endings(until_done)))
-    assert (words[-2:], alpha) == (["--trainer.max_steps", str(steps)], None)
-    # The third step is in the middle of an epoch of two.
-    code, _, complaint = run(*words[1:-1], "3", "--output", tmp_path, "--name", "whole")
-    assert code == 0, complaint
-    best = torch.load(tmp_path / "fit/whole/0/best.ckpt", weights_only=True)
-    assert best["global_step"] == 3
-    assert len(best["levelfield"]["data"]["train_classes"]) == 16
 
 
 def test_nothing_is_chosen_without_a_validation(until_done: StudyFolder, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from refused import succeeded
 from tiny_fit import REPOSITORY
 from wandb_files import offline_runs
 
@@ -48,9 +49,7 @@ def test_the_options_of_its_command_arrive(name, run, monkeypatch):
     monkeypatch.syspath_prepend(str(EXAMPLES))
     source = (EXAMPLES / f"{name}.py").read_text().replace("\\\n", "")
     words = shlex.split(re.search(r"^levelfield (fit .*)$", source, re.M)[1])
-    code, printed, complaint = run(*words, "--print_config")
-    assert code == 0, complaint
-    config = yaml.safe_load(printed)
+    config = yaml.safe_load(succeeded(run(*words, "--print_config")))
     if name in CALLBACKS:
         (argument, value), (config,) = CALLBACKS[name], config["trainer"]["callbacks"]
         assert (config["class_path"].partition(".")[0], config["init_args"][argument]) == (name, value)
@@ -73,8 +72,7 @@ def test_the_options_of_its_command_arrive(name, run, monkeypatch):
 def test_it_ends_above_the_untrained_score(name, run, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(EXAMPLES)
     size = [] if name == "own_augmentation" else ["--data.transforms.crop_size", "32", "--data.transforms.resize", "32"]
-    code, _, complaint = run("fit", *FIT, *size, *WORDS[name], "--name", name, "--output", tmp_path)
-    assert code == 0, complaint
+    succeeded(run("fit", *FIT, *size, *WORDS[name], "--name", name, "--output", tmp_path))
     with open(tmp_path / "fit" / name / "0" / "metrics.csv") as file:
         scores = [float(row["val/map_at_r"]) for row in csv.DictReader(file) if row["val/map_at_r"]]
     assert len(scores) == 2

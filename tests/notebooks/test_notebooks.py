@@ -6,7 +6,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbclient import NotebookClient
-from PIL import Image
+from own_images import square_folders
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 YOUR_OWN_IMAGES = next(path for path in NOTEBOOKS if path.stem == "04_your_own_images")
@@ -17,22 +17,9 @@ def code_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def executed(path: Path, folder: Path) -> str:
-    """What a notebook prints now."""
-    notebook = nbformat.read(path, as_version=4)
-    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(folder)}}).execute()
-    return printed_by(notebook)
-
-
 def printed_by(notebook: nbformat.NotebookNode) -> str:
     outputs = [output for cell in code_cells(notebook) for output in cell.outputs]
     return "".join(output.text for output in outputs if output.output_type == "stream")
-
-
-def shares(printed: str, start: str) -> list[float]:
-    """The numbers of the line that begins so, with a point in them."""
-    (line,) = [line for line in printed.splitlines() if line.startswith(start)]
-    return [float(number) for number in re.findall(r"\d\.\d+", line[len(start) :])]
 
 
 @pytest.mark.full
@@ -41,13 +28,16 @@ def shares(printed: str, start: str) -> list[float]:
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # two threads wait for each other where other processes are busy
-    printed = executed(path, tmp_path)
+    notebook = nbformat.read(path, as_version=4)
+    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    printed = printed_by(notebook)
     assert "Warning" not in printed
     if path.stem == "01_first_run":
         (row,) = [line.split() for line in printed.splitlines() if line.startswith("map_at_r")]
         assert float(row[2]) > 1.5 * float(row[1]), "training beats the pretrained trunk on letters it has not seen"
     if path.stem == "02_your_own_loss":
-        loop, loss = shares(printed, "loop ")
+        (line,) = re.findall(r"^loop .*", printed, re.MULTILINE)
+        loop, loss = map(float, re.findall(r"\d\.\d+", line))
         assert loss == pytest.approx(loop, abs=1e-5)
         means = dict(re.findall(r"^ *(\w+) +(0\.\d+) ", printed, re.MULTILINE))
         assert float(means["neighbourhood_loss"]) > 1.2 * float(means["pretrained"])
@@ -84,10 +74,7 @@ def test_the_reader_s_own_images_are_only_read_and_the_checkpoint_stays(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     images = tmp_path / "my_images"
-    for number in range(64):
-        file = images / f"class_{number % 16:02d}" / f"{number}.png"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (40, 40), (number % 16 * 16, number, 99)).save(file)
+    square_folders(images)
     before = {file: file.read_bytes() for file in images.rglob("*") if file.is_file()}
     setting = "images = demo"
     code = [cell.source for cell in code_cells(nbformat.read(YOUR_OWN_IMAGES, as_version=4))]

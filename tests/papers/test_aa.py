@@ -32,28 +32,19 @@ def study() -> "aa.Study":
     lines = []
     for metric, stage, seed in (("map_at_r", "test", 0), ("map_at_r", "run", 1), ("precision_at_1", "test", 2)):
         scores = made(10, seed)
-        for (replicate, row, run), value in np.ndenumerate(scores.reshape(10, 8, 3)):
-            for fold in range(4):
-                own = (value + (-1) ** fold) / 100
-                lines.append(line(stage, metric, aa.ROWS[row], replicate, run, fold, own))
-        for replicate in range(10):
-            for number, row in enumerate(aa.UNTRAINED.values()):
-                value = (scores[replicate].mean() - 1 - number) / 100
-                lines += [line(stage, metric, row, replicate, 0, fold, value) for fold in range(4)]
+        values = {(r, aa.ROWS[row], run): value for (r, row, run), value in np.ndenumerate(scores.reshape(10, 8, 3))}
+        untrained = product(enumerate(scores), enumerate(aa.UNTRAINED.values()))
+        values |= {(r, row, 0): of_half.mean() - 1 - number for (r, of_half), (number, row) in untrained}
+        for ((replicate, row, run), value), fold in product(values.items(), range(4)):
+            of = {"stage": stage, "metric": metric, "method": row, "embedding": "separated", "trial": ""}
+            own = {"replicate": str(replicate), "run": str(run), "fold": str(fold)}
+            lines.append(of | own | {"value": repr(float(value + (-1) ** fold) / 100)})
     return aa.Study(lines)
-
-
-def line(stage: str, metric: str, row: str, replicate: int, run: int, fold: int, value: float) -> dict[str, str]:
-    of = {"stage": stage, "metric": metric, "method": row, "embedding": "separated", "value": repr(float(value))}
-    return of | {"replicate": str(replicate), "run": str(run), "fold": str(fold), "trial": ""}
-
-
-def test_the_scores_are_those_of_the_table(study) -> None:
-    np.testing.assert_allclose(study.scores, made(10), rtol=1e-12)
 
 
 def test_the_verdicts_on_a_loss_and_itself(study) -> None:
     y, pairs = study.scores, [*combinations(range(4), 2)]
+    np.testing.assert_allclose(y, made(10), rtol=1e-12)
     p, corrected = aa.over_runs(y)
     q, by_searches = aa.over_searches(y)
     for r in range(10):
@@ -92,11 +83,8 @@ def test_pairs_gains_and_choices(study) -> None:
     for (name, mean, half, _), (a, b) in zip(found, combinations(range(4), 2), strict=True):
         d = [float(y[r, a].mean() - y[r, b].mean()) for r in range(10)]
         low, high = ttest_1samp(d, 0).confidence_interval(0.95)
-        assert (name, mean, half) == (
-            f"{names[a]} less {names[b]}",
-            pytest.approx(fmean(d)),
-            pytest.approx((high - low) / 2),
-        )
+        assert name == f"{names[a]} less {names[b]}"
+        assert (mean, half) == pytest.approx((fmean(d), (high - low) / 2))
         p.append(swapped(d))
     np.testing.assert_allclose([each[3] for each in found], by_holm(p))
     validated, tested = made(10, 1).mean(axis=3).reshape(10, 8), y.mean(axis=3).reshape(10, 8)
@@ -108,11 +96,10 @@ def test_pairs_gains_and_choices(study) -> None:
 
 
 def test_the_variances_are_those_of_the_made_scores() -> None:
-    found = aa.components(made(4000))
+    found = aa.components(y := made(4000))
     assert list(found) == list(SPREADS)
     for name, variance in found.items():
         assert variance**0.5 == pytest.approx(SPREADS[name], rel=0.05)
-    y = made(4000)
     gap = (y[:, 0] - y[:, 1]).mean(axis=(1, 2)).std()
     assert aa.spread_of_difference(found) == pytest.approx(gap, rel=0.05)
 
@@ -146,8 +133,7 @@ def test_the_command_reads_archives_and_prints_six_answers(tmp_path: Path, study
             info.size = len(table.getvalue())
             archive.addfile(info, io.BytesIO(table.getvalue().encode()))
     monkeypatch.setattr(aa, "AA", tmp_path)
-    monkeypatch.setattr("sys.argv", ["answers.py", "--figure", str(tmp_path / "aa.png")])
-    aa.main()
+    aa.main(figure=tmp_path / "aa.png")
     printed = capsys.readouterr().out
     assert [line[2] for line in printed.splitlines() if line.startswith("**")] == list("123456")
     assert printed.count("ntxent less arcface") == 2

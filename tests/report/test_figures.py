@@ -7,7 +7,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from deletable import RESULTS, needs
 from matplotlib import rcParams
+from tiny_fit import REPOSITORY
 
 from levelfield.analysis.comparison import compare_all
 from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows
@@ -24,52 +26,38 @@ from levelfield.study.search_space import read_space
 from levelfield.study.suggest import Trial
 
 
-def comparisons(methods: int) -> list:
+def test_the_better_method_is_named_first_and_pairs_that_do_not_fit_are_left_out() -> None:
     """Method k scores k points more than method 0 when separated, and as much less when concatenated."""
     rows = [
-        ResultRow(f"m{k}", "test", None, run, None, embedding, "map_at_r", 0.5 + sign * k / 100 + 0.001 * run * (k % 3))
-        for k in range(methods)
+        ResultRow(f"m{k}", "test", None, run, None, embedding, "map_at_r", 0.5 + sign * k / 100 + 0.001 * run * k)
+        for k in range(3)
         for run in range(3)
         for embedding, sign in (("separated", 1), ("concatenated", -1))
     ]
-    names = [f"m{k}" for k in range(methods)]
-    return [c for e in ("separated", "concatenated") for c in compare_all(rows, names, embedding=e)]
-
-
-def drawn(figure) -> list[list[float]]:
-    """The differences of each panel, from the top, in points."""
-    return [
-        [round(float(line.get_xdata()[0]), 6) for line in axes.lines if line.get_marker() == "o"]
-        for axes in figure.axes
+    comparisons = [c for e in ("separated", "concatenated") for c in compare_all(rows, ["m0", "m1", "m2"], embedding=e)]
+    # If runs failed, pairs have different runs, and no method need beat all others: 36 pairs that form a circle.
+    pairs = [(a, b) for a in range(9) for b in range(a + 1, 9)]
+    circle = [
+        replace(comparisons[0], method=f"m{a}", other=f"m{b}", difference=-0.01 if (a, b) == (0, 8) else 0.01)
+        for a, b in pairs
     ]
-
-
-def test_the_better_method_is_named_first_and_the_other_panel_has_the_same_pairs() -> None:
     with style():
-        figure = differences_figure(comparisons(3))
-        names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-        assert names == ["m1 over m0", "m2 over m0", "m2 over m1"]
-        # Runs 0, 1 and 2 add 0, 0.1 and 0.2 points to m1, twice that to m2: 0.1 and 0.2 on average.
-        assert drawn(figure) == [[1.1, 2.2, 1.1], [-0.9, -1.8, -0.9]]
-
-
-def test_more_pairs_than_fit_are_those_with_the_best_method_also_if_they_form_a_circle() -> None:
-    """If runs failed, pairs have different runs, and no method need beat all others."""
-    pair = comparisons(2)[0]
-    pairs = [replace(pair, method=f"m{a}", other=f"m{b}", difference=0.01) for a in range(9) for b in range(a + 1, 9)]
-    circle = [replace(c, difference=-0.01) if (c.method, c.other) == ("m0", "m8") else c for c in pairs]
-    with style():
-        names = [label.get_text() for label in differences_figure(circle).axes[0].get_yticklabels()]
-    assert names == [*(f"m0 over m{k}" for k in range(1, 8)), "m8 over m0"]
+        figure, few = differences_figure(comparisons), differences_figure(circle)
+    names, of_circle = ([label.get_text() for label in each.axes[0].get_yticklabels()] for each in (figure, few))
+    assert names == ["m1 over m0", "m2 over m0", "m2 over m1"]
+    assert of_circle == [*(f"m0 over m{k}" for k in range(1, 8)), "m8 over m0"]
+    # Runs 0, 1 and 2 add 0, 0.1 and 0.2 points to m1, twice that to m2: 0.1 and 0.2 on average.
+    for axes, expected in zip(figure.axes, ([1.1, 2.2, 1.1], [-0.9, -1.8, -0.9]), strict=True):
+        drawn = [float(line.get_xdata()[0]) for line in axes.lines if line.get_marker() == "o"]
+        assert drawn == pytest.approx(expected)
 
 
 def test_a_search_has_a_panel_for_each_argument_with_the_trials_that_have_a_score() -> None:
     rates = {"low": 1e-4, "high": 1.0, "scale": "log"}
     space = read_space({"model.loss_lr": rates, "model.miner": {"values": ["a", "b"]}}, "here")
-    tried = ((0.01, "a", 0.5), (0.1, "b", 0.25), (0.5, "b", None))
     trials = [
         Trial(n, {"model.loss_lr": rate, "model.miner": miner}, value, None if value else "NaN")
-        for n, (rate, miner, value) in enumerate(tried)
+        for n, (rate, miner, value) in enumerate(((0.01, "a", 0.5), (0.1, "b", 0.25), (0.5, "b", None)))
     ]
     with style():
         before = dict(rcParams)
@@ -99,8 +87,9 @@ def test_a_sweep_is_a_curve_a_method_and_a_line_for_what_is_not_swept() -> None:
         assert list(named.axes[0].lines[0].get_xdata()) == [0, 1]
 
 
+@needs(RESULTS)
 def test_the_scores_are_compared_with_the_best_untrained_row_which_is_named(tmp_path: Path) -> None:
-    archive = Path(__file__).parents[2] / "results/trunk/trunk_grocery_store/archive.tar.xz"
+    archive = REPOSITORY / "results/trunk/trunk_grocery_store/archive.tar.xz"
     unpack_study(archive, tmp_path / "study")
     study = StudyFolder.begun(tmp_path / "study")
     with style():
@@ -115,9 +104,7 @@ def test_the_scores_are_compared_with_the_best_untrained_row_which_is_named(tmp_
 
 
 @pytest.mark.slow
-def test_the_figures_are_files_of_one_width_and_of_the_same_bytes(
-    copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_figures_are_files_of_one_width_and_of_the_same_bytes(copy: Path, tmp_path: Path, capsys) -> None:
     assert main(["study", "report", str(copy), "--figures", str(tmp_path / "first")]) == 0
     told = capsys.readouterr().out
     write_figures(StudyFolder.begun(copy), tmp_path / "second")

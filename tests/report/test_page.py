@@ -25,9 +25,7 @@ from levelfield.study.archive import unpack_study, write_archive
 from levelfield.study.folder import StudyFolder
 from levelfield.study.rows import find_study, load_spec
 
-# In the page's order.
-FIGURES = ("scores", "differences", "search_1", "search_2")
-VOID = ("meta", "br", "img")
+FIGURES = ("scores", "differences", "search_1", "search_2")  # in the page's order
 
 
 class Text(HTMLParser):
@@ -41,7 +39,7 @@ class Text(HTMLParser):
         assert self.open == []
 
     def handle_starttag(self, tag: str, attrs: list) -> None:
-        if tag not in VOID:
+        if tag not in ("meta", "br", "img"):
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
@@ -58,10 +56,10 @@ def written(study: Path) -> tuple[str, list[str]]:
 
 
 @pytest.fixture
-def study(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the toy study, whose user has evaluated nothing else."""
+def study(copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of a user who has evaluated nothing else."""
     monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path / "cache"))
-    return Path(shutil.copytree(finished, tmp_path / "study"))
+    return copy
 
 
 @pytest.fixture(scope="module")
@@ -71,12 +69,6 @@ def whole(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
         study = Path(shutil.copytree(finished, tmp_path_factory.mktemp("read") / "study"))
         patch.setenv("LEVELFIELD_CACHE", str(study.with_name("cache")))
         return study, *written(study)
-
-
-def change(file: Path, *without: str, **values: object) -> None:
-    """Change a JSON file's keys."""
-    result = {key: value for key, value in json.loads(file.read_text()).items() if key not in without}
-    file.write_text(json.dumps({**result, **values}))
 
 
 @pytest.mark.slow
@@ -99,14 +91,12 @@ def test_the_page_holds_the_study(whole: tuple[Path, str, list[str]], monkeypatc
     libraries = result["provenance"]["libraries"]
     for known in (result["data"]["fingerprint"], result["provenance"]["weights"], f"torch {libraries['torch']}"):
         assert known in text
-
     opening, folded = page.split("<details>", 1)
     assert opening.count("<figure") == 1
     assert 'class="verdict"' in opening
     assert opening.count("<tr><th") - 1 == 3  # its rows, without the head
     assert "<details open" not in folded
     assert folded.count("<h2>") == page.count("<h2>") > 6
-
     monkeypatch.setenv("LEVELFIELD_CACHE", str(study.with_name("cache")))
     assert written(study)[0] == page
     assert {path.name: path.read_bytes() for path in (study / "report").iterdir()} == files
@@ -154,9 +144,10 @@ def test_what_failed_and_who_evaluated_is_listed_as_text(study: Path) -> None:
         trials.setdefault(result["number"], []).append(result)
     values = {number: fmean(r["validation"]["map_at_r"] for r in found) for number, found in trials.items()}
     worst, *_, best = sorted(values, key=lambda number: values[number])
-    failed = ("validation", "checkpoint")
-    change(study / f"jobs/contrastive/trial{worst}/fold1/result.json", *failed, failure="loss is <nan> at step 3")
-    change(study / "jobs/arcface/run1/fold0/result.json", *failed, failure="out of memory")
+    for job, why in ((f"contrastive/trial{worst}/fold1", "loss is <nan> at step 3"), ("arcface/run1/fold0", "a fault")):
+        result = json.loads((study / f"jobs/{job}/result.json").read_text())
+        del result["validation"], result["checkpoint"]
+        (study / f"jobs/{job}/result.json").write_text(json.dumps({**result, "failure": why}))
     (study / "jobs/arcface/run1/test/result.json").unlink()
     evaluated(study, by="levelfield test", reason="a bug in <our> loss")
     page, pieces = written(study)
@@ -165,7 +156,7 @@ def test_what_failed_and_who_evaluated_is_listed_as_text(study: Path) -> None:
     place = pieces.index(row[1])
     assert pieces[place - 1 : place + 3] == row
     assert f"Contrastive: trial {worst} fold 1: loss is <nan> at step 3" in pieces
-    assert "arcface run 1 fold 0 failed, and its run is left out: out of memory" in pieces
+    assert "arcface run 1 fold 0 failed, and its run is left out: a fault" in pieces
     assert not {"<nan>", "<our>"} & set(re.findall("<...>", page)), "what stands in the results is text, not HTML"
     assert "The test classes were evaluated 2 times." in pieces
     times = [json.loads(line)["time"].replace("T", " ") for line in (study / "ledger.jsonl").read_text().splitlines()]
@@ -174,8 +165,8 @@ def test_what_failed_and_who_evaluated_is_listed_as_text(study: Path) -> None:
 
 
 def test_an_unfinished_study_has_a_page_too(study: Path) -> None:
-    (study / "ledger.jsonl").unlink()
-    for path in [*study.glob("jobs/*/run*/test/result.json"), *study.glob("jobs/arcface/run1/fold1/result.json")]:
+    gone = (study.glob(each) for each in ("ledger.jsonl", "jobs/*/run*/test/result.json", "jobs/arcface/run1/fold1/r*"))
+    for path in (path for paths in gone for path in paths):
         path.unlink()
     _, pieces = written(study)
     # 3 untrained jobs, 2 methods x (3 trials + 2 runs) x 2 folds.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from wandb_files import OfflineRun, offline_runs
+from wandb_files import offline_runs
 
 from levelfield.analysis.results import SummaryRow
 from levelfield.cli.options import dotted
@@ -18,9 +18,7 @@ METHODS = ("contrastive", "arcface")
 
 
 @pytest.mark.full
-def test_a_study_is_a_group_of_its_jobs_and_its_tables(
-    tmp_path: Path, toy_file: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_is_a_group_of_its_jobs_and_its_tables(tmp_path: Path, toy_file: Path, capfd, monkeypatch) -> None:
     monkeypatch.setenv("WANDB_RUN_ID", "of-an-agent")
     small = {"search.trials": 1, "runs": 1, "trainer.max_epochs": 1, "data.num_workers": 0}
     logged = dotted(["logger/wandb.yaml"], [("trainer.logger.group", "mine")])
@@ -35,9 +33,14 @@ def test_a_study_is_a_group_of_its_jobs_and_its_tables(
         for row in results
         if row["stage"] in ("trial", "run") and row["metric"] == "map_at_r" and row["method"] in METHODS
     }
-    jobs = {_place(run): run for run in runs if run.run.job_type != "test"}
+    jobs = {
+        (run.config["method"], (stage := run.config["stage"]), run.config[stage], run.config["fold"]): run
+        for run in runs
+        if run.run.job_type != "test"
+    }
     assert set(jobs) == set(best) == set(product(METHODS, ["trial", "run"], [0], [0, 1]))
     for (method, stage, number, fold), run in jobs.items():
+        assert run.config["study"] == "toy"
         assert (run.run.job_type, run.run.display_name) == (stage, f"{method} {stage} {number} fold {fold}")
         assert list(run.run.tags) == [method, stage, f"{stage} {number}", f"fold {fold}"]
         assert run.summary["best/map_at_r"] == pytest.approx(best[method, stage, number, fold])
@@ -57,12 +60,6 @@ def test_a_study_is_a_group_of_its_jobs_and_its_tables(
 
     study.run()  # nothing is left to do, and nothing is logged twice
     assert len(offline_runs(study.folder)) == len(runs)
-
-
-def _place(run: OfflineRun) -> tuple[str, str, int, int]:
-    stage = run.config["stage"]
-    assert run.config["study"] == "toy"
-    return run.config["method"], stage, run.config[stage], run.config["fold"]
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

@@ -2,23 +2,17 @@
 
 import glob
 import importlib
-import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from tiny_fit import REPOSITORY
 
 
-@pytest.fixture
-def mutants(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def test_rows_fit_the_source_and_find_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(REPOSITORY / "scripts"))
-    return importlib.import_module("mutants")
-
-
-def test_rows_fit_the_source_and_find_tests(mutants: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutants = importlib.import_module("mutants")
     monkeypatch.chdir(REPOSITORY)
     for file, tests, _, old, _, text in mutants.changes("", 0, 0, ""):
         assert text != (mutants.SOURCE / file).read_text(), f"{file}: not once here: {old}"
@@ -35,16 +29,16 @@ def test_a_change_that_no_test_notices_is_reported(tmp_path: Path) -> None:
         "tests/mutations.txt": "# rows\nlargest.py | max | min | tests/test_l*.py\n"
         "largest.py | def largest(values, least=0): | * | equivalent: nobody gives it\n",
         "pyproject.toml": '[tool.pytest.ini_options]\nmarkers = ["full", "gpu", "processes", "slow"]\n',
+        "scripts/mutants.py": (REPOSITORY / "scripts/mutants.py").read_text(),
     }.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    (tmp_path / "scripts").mkdir()
-    shutil.copy(REPOSITORY / "scripts/mutants.py", tmp_path / "scripts")
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
 
     def run(*words: str) -> tuple[int, list[str]]:
-        command = [sys.executable, "scripts/mutants.py", *words]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(
+            [sys.executable, "scripts/mutants.py", *words], cwd=tmp_path, capture_output=True, text=True
+        )
         return done.returncode, sorted(line.partition(" | tests")[0] for line in done.stdout.splitlines())
 
     assert run() == (0, ["0 of 1 changes survived; no time for 0", "killed   largest.py:2 | max | min"])

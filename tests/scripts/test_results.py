@@ -28,11 +28,10 @@ def next_digit(file: Path) -> None:
     file.write_text(f"{text[:-1]}{(int(text[-1]) + 1) % 10}\n")
 
 
-def test_keep_writes_an_archive_and_a_summary_and_check_finds_a_change(
-    copy: Path, tmp_path: Path, script: dict[str, Any], capsys: pytest.CaptureFixture
-) -> None:
-    kept = script["keep"](copy, tmp_path / "results")
-    assert kept == tmp_path / "results" / "copy"
+def test_keep_writes_an_archive_and_a_summary_and_check_finds_a_change(copy: Path, tmp_path: Path, script, capsys):
+    results = tmp_path / "results"
+    script["keep"]("group", copy, results=results)
+    kept = results / "group/copy"
     assert sorted(path.name for path in kept.iterdir()) == ["archive.tar.xz", "summary.csv"]
     assert (kept / "summary.csv").read_bytes() == (copy / "summary.csv").read_bytes()
     with tarfile.open(kept / "archive.tar.xz") as archive:
@@ -41,9 +40,10 @@ def test_keep_writes_an_archive_and_a_summary_and_check_finds_a_change(
         # 2 methods x (3 trials + 2 runs), and the baseline, each on 2 folds.
         jobs = [name for name in archive.getnames() if re.search(r"/fold\d/result\.json$", name)]
         assert len(jobs) == (2 * (3 + 2) + 1) * 2 + 1
-    shutil.copytree(kept, tmp_path / "results" / "sound")
+    shutil.copytree(kept, kept.with_name("sound"))
     next_digit(kept / "summary.csv")
-    assert script["check"](tmp_path / "results") == 1
+    capsys.readouterr()
+    assert script["check"](results=results)
     first, second, last = capsys.readouterr().out.splitlines()
     assert first.startswith("copy: summary.csv")
     assert (second, last) == ("sound: verified", "1 of 2 studies verified")
@@ -56,17 +56,15 @@ def test_keep_writes_an_archive_and_a_summary_and_check_finds_a_change(
     assert any("arcface/run1/test/result.json" in problem for problem in script["problems_of"](kept))
 
 
-def test_an_unfinished_or_changed_study_is_refused_and_nothing_is_written(
-    copy: Path, tmp_path: Path, script: dict[str, Any]
-) -> None:
+def test_an_unfinished_or_changed_study_is_refused_and_nothing_is_written(copy: Path, tmp_path: Path, script) -> None:
     summary = (copy / "summary.csv").read_bytes()
     next_digit(copy / "summary.csv")
     with pytest.raises(UserError, match=r"summary\.csv"):
-        script["keep"](copy, tmp_path / "results")
+        script["keep"]("group", copy, results=tmp_path / "results")
     (copy / "summary.csv").write_bytes(summary)
     (copy / "jobs/arcface/trial1/fold0/result.json").unlink()
     with pytest.raises(UserError, match="arcface trial 1 fold 0"):
-        script["keep"](copy, tmp_path / "results")
+        script["keep"]("group", copy, results=tmp_path / "results")
     assert not (tmp_path / "results").exists()
 
 
@@ -74,4 +72,4 @@ def test_an_unfinished_or_changed_study_is_refused_and_nothing_is_written(
 @pytest.mark.full
 @pytest.mark.slow
 def test_every_kept_study_verifies(script: dict[str, Any], capsys: pytest.CaptureFixture) -> None:
-    assert script["check"]() == 0, capsys.readouterr().out
+    assert not script["check"](), capsys.readouterr().out

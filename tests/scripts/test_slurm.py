@@ -9,16 +9,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tiny_fit import REPOSITORY
 from toy_study import TOY
 from typed import parse
 
 from levelfield.cli.main import main as levelfield
 from levelfield.study.rows import load_spec
 
-REPOSITORY = Path(__file__).parents[2]
 SCRIPT = REPOSITORY / "scripts" / "slurm.sh"
-
-
 # SLURM's programs and Ray's: each notes its words in a line, and `ray start` waits as the real one does.
 PROGRAM = """#!/bin/sh
 line="{name}"
@@ -36,17 +34,23 @@ PROGRAMS = {
 }
 
 
-JOB = {
-    **{"SLURM_JOB_ID": "70123", "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_JOB_NUM_NODES": "2"},
-    **{"SLURM_NTASKS_PER_NODE": "4", "SLURM_CPUS_ON_NODE": "32"},
-}
+JOB = {"SLURM_JOB_ID": "70123", "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_JOB_NUM_NODES": "2"}
+JOB |= {"SLURM_NTASKS_PER_NODE": "4", "SLURM_CPUS_ON_NODE": "32"}
+
+
+def programs(folder: Path, **texts: str) -> None:
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+
+
+def noting(folder: Path, name: str, does: str = "") -> str:
+    return PROGRAM.format(name=name, folder=folder, does=does.replace("{folder}", str(folder)))
 
 
 def submitted(folder: Path, *words: str) -> tuple[int, list[list[str]]]:
     """Exit code of the script on 2 nodes of 4 GPUs, and the commands that it gave."""
-    for name, does in PROGRAMS.items():
-        (folder / name).write_text(PROGRAM.format(name=name, folder=folder, does=does.replace("{folder}", str(folder))))
-        (folder / name).chmod(0o755)
+    programs(folder, **{name: noting(folder, name, does) for name, does in PROGRAMS.items()})
     environment = {**JOB, "PATH": f"{folder}:/usr/bin:/bin", "SLURM_SUBMIT_DIR": str(folder)}
     written = folder / "words"
     written.unlink(missing_ok=True)
@@ -54,9 +58,7 @@ def submitted(folder: Path, *words: str) -> tuple[int, list[list[str]]]:
     return ended.returncode, [line.split("\t") for line in written.read_text().splitlines()] if written.exists() else []
 
 
-def test_fit_starts_a_task_for_each_gpu(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fit_starts_a_task_for_each_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
     monkeypatch.chdir(REPOSITORY)
     options = ("--config", "configs/data/glyphs.yaml", "--model.loss", "ArcFaceLoss", "--trainer.precision", "32-true")
     code, [words] = submitted(tmp_path, "fit", *options)
@@ -90,17 +92,13 @@ def test_a_study_runs_on_a_ray_cluster_over_all_nodes(tmp_path: Path) -> None:
     assert asked.options == {"address": f"node1:{port}"}
     spec = load_spec(REPOSITORY / asked.file, asked.overrides, {})
     assert spec.runs == 3
-    assert all(method["trainer"]["accelerator"] == "gpu" for method in spec.methods.values())
-    assert all(method["trainer"]["devices"] == 1 for method in spec.methods.values())
+    for method in spec.methods.values():
+        assert (method["trainer"]["accelerator"], method["trainer"]["devices"]) == ("gpu", 1)
     code, commands = submitted(tmp_path, "study", "run", "x.yaml", "--trainer.accelerator", "cpu")
     (study,) = (words for words in commands if "levelfield" in words)
     assert parse(study[study.index("run") :]).overrides["trainer.accelerator"] == "cpu", "the command line wins"
 
-
-def test_the_rank_of_a_task_does_not_reach_rays_workers(tmp_path: Path) -> None:
-    """Ray's workers have the variables of `ray start`, and Lightning writes no files if SLURM_PROCID is 1."""
-    _, commands = submitted(tmp_path, "study", "run", "configs/study/quickstart.yaml")
-    (others,) = (words for words in commands if words[0] == "srun" and "start" in words)
+    # Ray's workers have the variables of `ray start`, and Lightning writes no files if SLURM_PROCID is 1.
     (tmp_path / "ray").write_text("#!/bin/sh\nenv\n")
     task = {f"SLURM_{name}": "1" for name in ("PROCID", "LOCALID", "NODEID", "NTASKS", "STEP_ID", "STEP_NUM_TASKS")}
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", **task, "SLURM_JOB_ID": "7"}
@@ -112,10 +110,8 @@ def test_the_rank_of_a_task_does_not_reach_rays_workers(tmp_path: Path) -> None:
 @pytest.mark.processes
 @pytest.mark.parametrize(("code", "array"), [(75, {}), (75, {"ARRAY_JOB_ID": "70120", "ARRAY_TASK_ID": "4"}), (0, {})])
 def test_the_end_of_a_jobs_time_requeues_it_unless_levelfield_has_finished(code, array, tmp_path: Path) -> None:
-    (tmp_path / "scontrol").write_text(PROGRAM.format(name="scontrol", folder=tmp_path, does=""))
-    (tmp_path / "srun").write_text(f'#!/bin/bash\ntrap "exit {code}" USR1\ntouch begun\nwhile sleep 0.1; do :; done\n')
-    for name in ("srun", "scontrol"):
-        (tmp_path / name).chmod(0o755)
+    waits = f'#!/bin/bash\ntrap "exit {code}" USR1\ntouch begun\nwhile sleep 0.1; do :; done\n'
+    programs(tmp_path, srun=waits, scontrol=noting(tmp_path, "scontrol"))
     environment = {**JOB, "PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_SUBMIT_DIR": str(tmp_path)}
     environment |= {f"SLURM_{name}": value for name, value in array.items()}
     job = subprocess.Popen(["bash", str(SCRIPT), "fit"], env=environment)
@@ -132,10 +128,8 @@ def test_the_end_of_a_jobs_time_requeues_it_unless_levelfield_has_finished(code,
 def test_the_cluster_does_the_jobs(tmp_path: Path) -> None:
     """Two Ray nodes of this machine; `srun` starts what it is given here."""
     pytest.importorskip("ray", reason="Ray is an extra: pip install 'levelfield[ray]'")
-    (tmp_path / "srun").write_text('#!/bin/bash\nwhile [[ "$1" == --* ]]; do shift; done\nexec "$@"\n')
-    (tmp_path / "scontrol").write_text("#!/bin/sh\nhostname\n")
-    for name in ("srun", "scontrol"):
-        (tmp_path / name).chmod(0o755)
+    starts = '#!/bin/bash\nwhile [[ "$1" == --* ]]; do shift; done\nexec "$@"\n'
+    programs(tmp_path, srun=starts, scontrol="#!/bin/sh\nhostname\n")
     (tmp_path / "toy.yaml").write_text(TOY)
     job = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_JOB_NODELIST": "two", "SLURM_JOB_NUM_NODES": "2"}
     path = f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -144,5 +138,5 @@ def test_the_cluster_does_the_jobs(tmp_path: Path) -> None:
     command = ["bash", str(SCRIPT), "study", "run", "toy.yaml", *small]
     ended = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
-    assert len(list(tmp_path.glob("outputs/toy/jobs/*/run0/fold*/result.json"))) == 6
+    assert len(list(tmp_path.glob("outputs/toy/jobs/*/run0/fold*/result.json"))) == 7  # with the one PCA
     assert (tmp_path / "outputs/toy/results.csv").is_file()

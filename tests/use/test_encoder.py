@@ -19,7 +19,6 @@ from torchvision.transforms import v2
 import levelfield
 from levelfield import MetricLearner
 from levelfield.core.errors import UserError
-from levelfield.use.encoder import Embedded
 
 SIZE = 32
 
@@ -36,22 +35,19 @@ def test_a_folder_is_embedded_as_by_hand_with_the_names_and_labels_of_its_folder
     embedded = levelfield.embed(best, birds)
     assert embedded.names == tuple(f"{'jay' if n < 4 else 'wren'}/{n}.png" for n in range(8))
     assert embedded.labels == ("jay",) * 4 + ("wren",) * 4
-    torch.testing.assert_close(
-        embedded.embeddings, by_hand(best, [birds / name for name in embedded.names]), atol=1e-6, rtol=0
-    )
+    expected = by_hand(best, [birds / name for name in embedded.names])
+    torch.testing.assert_close(embedded.embeddings, expected, atol=1e-6, rtol=0)
 
 
 def test_all_forms_of_the_same_pictures_give_the_same(best: Path, birds: Path, tmp_path: Path) -> None:
     files = sorted(birds.rglob("*.png"))
     flat = tmp_path / "flat"
-    flat.mkdir()
-    for file in files:
-        shutil.copy(file, flat)
+    shutil.copytree(birds / "jay", flat)
+    shutil.copytree(birds / "wren", flat, dirs_exist_ok=True)
     (tmp_path / "table.csv").write_text("\n".join(["path", *(str(file.relative_to(tmp_path)) for file in files)]))
     pd.DataFrame({"path": [str(file) for file in files], "label": ["a", None] * 4}).to_parquet(tmp_path / "t.parquet")
     expected = levelfield.embed(best, birds).embeddings
-    given = (flat, tmp_path / "table.csv", tmp_path / "t.parquet", files, [Image.open(file) for file in files])
-    for data in given:
+    for data in (flat, tmp_path / "table.csv", tmp_path / "t.parquet", files, [Image.open(file) for file in files]):
         embedded = levelfield.embed(str(best), data)
         assert torch.equal(embedded.embeddings, expected)
         assert embedded.labels == (("a", "") * 4 if data == tmp_path / "t.parquet" else None)
@@ -59,20 +55,19 @@ def test_all_forms_of_the_same_pictures_give_the_same(best: Path, birds: Path, t
     torch.testing.assert_close(one.embeddings, expected[:1], atol=1e-6, rtol=0)
 
 
-def test_the_models_of_a_runs_folds_stand_side_by_side(best: Path, fitted: Path, birds: Path, tmp_path: Path) -> None:
+def test_the_models_of_a_runs_folds_stand_side_by_side(best: Path, birds: Path, tmp_path: Path) -> None:
+    content, alone = torch.load(best, weights_only=True), []
     for fold in range(2):
-        (tmp_path / "run0" / f"fold{fold}").mkdir(parents=True)
-        content = torch.load(best, weights_only=True)
         content["state_dict"]["embedder.linear.bias"] += fold
-        torch.save(content, tmp_path / "run0" / f"fold{fold}" / "best.ckpt")
-    alone = [levelfield.embed(tmp_path / "run0" / f"fold{fold}" / "best.ckpt", birds).embeddings for fold in range(2)]
+        (tmp_path / f"run0/fold{fold}").mkdir(parents=True)
+        torch.save(content, tmp_path / f"run0/fold{fold}/best.ckpt")
+        alone.append(levelfield.embed(tmp_path / f"run0/fold{fold}/best.ckpt", birds).embeddings)
     assert not torch.equal(*alone)
     together = levelfield.embed(tmp_path / "run0", birds).embeddings
     torch.testing.assert_close(together, normalize(torch.cat(alone, dim=1)))
 
 
 def test_the_command_writes_what_the_function_gives(best: Path, birds: Path, tmp_path: Path, run) -> None:
-    """A table too: `same_in_python_and_by_command`."""
     output = tmp_path / "birds.safetensors"
     printed = succeeded(run("predict", "--ckpt_path", best, "--data", birds, "--output", output))
     expected = levelfield.embed(best, birds)
@@ -81,6 +76,13 @@ def test_the_command_writes_what_the_function_gives(best: Path, birds: Path, tmp
         assert torch.equal(file.get_tensor("embeddings"), expected.embeddings)
         names, labels = (tuple(json.loads(file.metadata()[name])) for name in ("names", "labels"))
     assert (names, labels) == (expected.names, expected.labels)
+    data = tmp_path / "some.csv"
+    data.write_text("path,label\nbirds/jay/0.png,01\nbirds/wren/4.png,\nbirds/wren/4.png,1.0\n")
+    succeeded(run("predict", "--ckpt_path", best, "--data", data, "--output", tmp_path / "e.parquet"))
+    table, expected = pd.read_parquet(tmp_path / "e.parquet"), levelfield.embed(best, data)
+    assert (*table["label"].fillna(""),) == expected.labels == ("01", "", "1.0")
+    assert (*table["name"],) == expected.names
+    assert np.array_equal(np.stack(table["embedding"]), expected.embeddings)
 
 
 def test_broken_pictures_are_named_and_left_out_only_when_told(best, birds, run) -> None:
@@ -98,26 +100,8 @@ def test_broken_pictures_are_named_and_left_out_only_when_told(best, birds, run)
     torch.testing.assert_close(torch.tensor(np.stack(table["embedding"])), expected, atol=1e-6, rtol=0)
     rows = [f"{birds / name},bird" for name in ("jay/0.png", "wren/9.png", "wren/4.png")]
     (birds / "some.csv").write_text("\n".join(["path,label", *rows]))
-    words = ("--data", birds / "some.csv", "--skip-broken", "--output", birds / "e.parquet")
-    assert "1 of 3 images are left out" in run("predict", "--ckpt_path", best, *words)[1]
-    assert len(pd.read_parquet(birds / "e.parquet")) == 2
-
-
-def same_in_python_and_by_command(checkpoint: Path, data: Path, run) -> Embedded | str:
-    """What both doors give: embeddings, or the refusal."""
-    output = data.parent / "e.parquet"
-    code, _, complaint = run("predict", "--ckpt_path", checkpoint, "--data", data, "--output", output)
-    if code != 0:
-        with pytest.raises(UserError) as raised:
-            levelfield.embed(checkpoint, data)
-        refused((code, "", complaint), str(raised.value))
-        return str(raised.value)
-    embedded = levelfield.embed(checkpoint, data)
-    table = pd.read_parquet(output)
-    assert tuple(table["name"]) == embedded.names
-    assert (tuple(table["label"].fillna("")) if "label" in table else None) == embedded.labels
-    assert np.array_equal(np.stack(table["embedding"]), embedded.embeddings)
-    return embedded
+    found = succeeded(run("predict", "--ckpt_path", best, "--data", birds / "some.csv", "--skip-broken"))
+    assert ("1 of 3 images are left out" in found, "2 embeddings" in found) == (True, True)
 
 
 @pytest.mark.parametrize(
@@ -132,39 +116,33 @@ def same_in_python_and_by_command(checkpoint: Path, data: Path, run) -> Embedded
         ("\n", "row 1: text is empty"),
     ],
 )
-def test_row_i_is_line_i_of_a_text_file(content, expected, of_texts, tmp_path, run) -> None:
+def test_row_i_is_line_i_of_a_text_file(content, expected, of_texts, tmp_path) -> None:
     (tmp_path / "t.txt").write_bytes(content if isinstance(content, bytes) else content.encode())
-    found = same_in_python_and_by_command(of_texts, tmp_path / "t.txt", run)
     if isinstance(expected, str):
-        assert expected in found
         texts = (content if isinstance(content, str) else content.decode(errors="surrogateescape")).split("\n")
-        with pytest.raises(UserError, match=re.escape(expected.partition(":")[2])):
-            levelfield.embed(of_texts, texts[:2])
+        for data, named in ((tmp_path / "t.txt", expected), (texts[:2], expected.partition(":")[2])):
+            with pytest.raises(UserError, match=re.escape(named)):
+                levelfield.embed(of_texts, data)
     else:
-        embedded = levelfield.embed(of_texts, expected)
+        found, embedded = levelfield.embed(of_texts, tmp_path / "t.txt"), levelfield.embed(of_texts, expected)
         assert found.names == embedded.names == tuple(expected)
         with torch.no_grad():
             by_learner = MetricLearner.load_from_checkpoint(of_texts)(expected)
         torch.testing.assert_close(embedded.embeddings, by_learner, atol=1e-6, rtol=0)
 
 
-def test_an_image_of_pillow_is_read_like_its_file(best: Path, tmp_path: Path, run) -> None:
+def test_an_image_of_pillow_is_read_like_its_file(best: Path, tmp_path: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 255, (40, 60, 4), dtype=np.uint8)
     turned = Image.Exif()
     turned[0x0112] = 6
-    given = {
-        "cmyk.jpg": (Image.fromarray(noise, "CMYK"), {}),
-        "palette.png": (Image.fromarray(noise[..., :3]).convert("P"), {"transparency": 3}),
-        "transparent.png": (Image.fromarray(noise), {}),
-        "turned.tif": (Image.fromarray(noise[..., :3]), {"exif": turned}),
-    }
-    folder = tmp_path / "images"
-    folder.mkdir()
-    for name, (image, options) in given.items():
-        image.save(folder / name, **options)
-    opened = [Image.open(folder / name) for name in given]
-    found = same_in_python_and_by_command(best, folder, run)
-    assert found.names == tuple(given)
+    (folder := tmp_path / "images").mkdir()
+    Image.fromarray(noise, "CMYK").save(folder / "cmyk.jpg")
+    Image.fromarray(noise[..., :3]).convert("P").save(folder / "palette.png", transparency=3)
+    Image.fromarray(noise).save(folder / "transparent.png")
+    Image.fromarray(noise[..., :3]).save(folder / "turned.tif", exif=turned)
+    opened = [Image.open(file) for file in sorted(folder.iterdir())]
+    found = levelfield.embed(best, folder)
+    assert found.names == ("cmyk.jpg", "palette.png", "transparent.png", "turned.tif")
     for _ in range(2):  # the images of the caller stay as they are
         assert torch.equal(levelfield.embed(best, opened).embeddings, found.embeddings)
     Image.new("F", (9, 9)).save(tmp_path / "float.tif")
@@ -172,35 +150,28 @@ def test_an_image_of_pillow_is_read_like_its_file(best: Path, tmp_path: Path, ru
         levelfield.embed(best, [Image.open(tmp_path / "float.tif")])
 
 
-def test_both_doors_read_the_same_of_folders_and_tables(best, birds, tmp_path, run, monkeypatch):
+def test_what_is_below_the_data_root_and_beside_folders_of_classes(best, birds, tmp_path, monkeypatch):
     monkeypatch.setenv("LEVELFIELD_DATA", str(tmp_path))
     for data in (Path("birds/jay/0.png"), ["birds/jay/0.png"], [Path("birds/jay/0.png")]):
         assert len(levelfield.embed(best, data).embeddings) == 1, "below the data root"
-    (tmp_path / "labels.csv").write_text("path,label\nbirds/jay/0.png,01\nbirds/wren/4.png,\nbirds/wren/4.png,1.0\n")
-    (tmp_path / "missing.csv").write_text("path\nbirds/jay/0.png\nbirds/jay/9.png\n")
-    (tmp_path / "latin.csv").write_bytes(b"path,label\nbirds/jay/0.png,a\nbirds/wren/4.png,\xe9\n")
-    (tmp_path / "words.csv").write_text("text,label\nhello,a\n")
-    assert same_in_python_and_by_command(best, birds, run).labels == ("jay",) * 4 + ("wren",) * 4
-    assert same_in_python_and_by_command(best, tmp_path / "labels.csv", run).labels == ("01", "", "1.0")
-    for name, words in {
-        "missing.csv": ("jay/9.png", "No such file"),
-        "latin.csv": ("latin.csv, row 3: label is not UTF-8 (byte 0xE9)",),
-        "words.csv": ("no column path", "images"),
-    }.items():
-        refusal = same_in_python_and_by_command(best, tmp_path / name, run)
-        assert [word for word in words if word not in refusal] == []
-    (birds / "0.png").write_bytes((birds / "jay" / "0.png").read_bytes())
-    assert same_in_python_and_by_command(best, birds, run).labels is None
+    shutil.copy(birds / "jay/0.png", birds)
+    assert levelfield.embed(best, birds).labels is None
 
 
 @pytest.mark.slow
 def test_mistakes_end_in_a_line(best, of_texts, birds, tmp_path, run) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "t.md").write_text("text")
+    (tmp_path / "missing.csv").write_text("path\nbirds/jay/0.png\nbirds/jay/9.png\n")
+    (tmp_path / "latin.csv").write_bytes(b"path,label\nbirds/jay/0.png,a\nbirds/wren/4.png,\xe9\n")
+    (tmp_path / "words.csv").write_text("text,label\nhello,a\n")
     for checkpoint, data, more, keys in (
         (best, tmp_path / "nowhere", (), ("nowhere",)),
         (best, tmp_path / "empty", (), ("no images in",)),
         (best, tmp_path / "t.md", (), ("t.md",)),
+        (best, tmp_path / "missing.csv", (), ("jay/9.png", "No such file")),
+        (best, tmp_path / "latin.csv", (), ("latin.csv, row 3: label is not UTF-8 (byte 0xE9)",)),
+        (best, tmp_path / "words.csv", (), ("no column path", "images")),
         (of_texts, birds, (), ("takes texts", "images")),
         (best, birds, ("--output", "x.csv"), ("x.csv", ".parquet or .safetensors")),
         (best, birds, ("--output", birds / "jay/0.png/e.parquet"), ("File exists", "move it away")),
@@ -213,15 +184,11 @@ def test_mistakes_end_in_a_line(best, of_texts, birds, tmp_path, run) -> None:
         levelfield.embed(best, ["a.png", 1])
 
 
-BLOCK, _ = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs/embed_and_search.md").read_text(), re.DOTALL)
-
-
 def test_the_block_embeds_a_folder_of_classes(best: Path, birds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (REPOSITORY / "docs/embed_and_search.md").read_text()
+    expected = levelfield.embed(best, birds)
     monkeypatch.chdir(birds.parent)
     shutil.copy(best, "best.ckpt")
     birds.rename("my_images")
-    scope: dict = {}
-    exec(compile(BLOCK, "docs/embed_and_search.md", "exec"), scope)
-    embedded = scope["embedded"]
-    assert embedded.embeddings.norm(dim=1).tolist() == pytest.approx([1.0] * 8, abs=1e-5)
-    assert (embedded.names[0], embedded.labels) == ("jay/0.png", ("jay",) * 4 + ("wren",) * 4)
+    exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0], scope := {})
+    assert torch.equal(scope["embedded"].embeddings, expected.embeddings)

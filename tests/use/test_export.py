@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 from refused import refused, succeeded
 from safetensors.torch import load_file
+from small_fit import small_trunk
 from tiny_fit import REPOSITORY
 from tiny_text import own_texts
 from tokenizers import Tokenizer
@@ -20,13 +21,11 @@ from levelfield import MetricLearner
 from levelfield.data import ImageTransforms
 from levelfield.data.transforms import as_floats, stacked
 from levelfield.losses import ContrastiveLoss
-from levelfield.models import TimmTrunk
 from levelfield.use import export
 from levelfield.use.encoder import Encoder
 from levelfield.use.export import EmbedImages
 
-PAGE = (REPOSITORY / "docs" / "export.md").read_text()
-(SNIPPET,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+(SNIPPET,) = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs/export.md").read_text(), re.DOTALL)
 
 
 @pytest.mark.full
@@ -48,10 +47,12 @@ def test_images_go_from_pixels_to_the_learners_embedding(fitted: Path, tmp_path:
     assert session.get_inputs()[0].shape == ["batch", *images.shape[1:]]
     told = json.loads((tmp_path / "out/export.json").read_text())
     assert told["inputs"]["standardized_inside"] == [{"mean": list(learner.trunk.mean), "std": list(learner.trunk.std)}]
-    by_page = as_the_page_does(tmp_path, monkeypatch)
-    square = ImageTransforms(crop_size=32, resize=32).evaluate()(Image.open(tmp_path / "my_image.png"))
+    (image := Image.effect_noise((61, 44), 60).convert("RGB").resize((90, 70))).save(tmp_path / "my_image.png")
+    monkeypatch.chdir(tmp_path)
+    exec(SNIPPET.replace("exported/", "out/").replace(".jpg", ".png"), by_page := {})
+    square = ImageTransforms(crop_size=32, resize=32).evaluate()(image)
     with torch.inference_mode():
-        np.testing.assert_allclose(by_page, learner(as_floats(stacked([square]))), atol=5e-4)
+        np.testing.assert_allclose(by_page["embeddings"], learner(as_floats(stacked([square]))), atol=5e-4)
     trunk = timm.create_model("test_resnet", num_classes=0, checkpoint_path=str(tmp_path / "out/trunk.safetensors"))
     standardised = learner.trunk.standardise(images)
     with torch.inference_mode():
@@ -64,15 +65,6 @@ def test_images_go_from_pixels_to_the_learners_embedding(fitted: Path, tmp_path:
     assert [*told["differences_from_the_learner"]] == ["embed.pt2", "embed.onnx"]
     assert max(told["differences_from_the_learner"].values()) <= told["bound"] == 5e-4
     refused(run("export", "--ckpt_path", fitted / "best.ckpt", "--output", tmp_path / "out"), "already exists")
-
-
-def as_the_page_does(folder: Path, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
-    """The embedding of an image by the lines of the page."""
-    Image.effect_noise((61, 44), 60).convert("RGB").resize((90, 70)).save(folder / "my_image.png")
-    monkeypatch.chdir(folder)
-    names: dict = {}
-    exec(SNIPPET.replace("exported/", "out/").replace(".jpg", ".png"), names)
-    return names["embeddings"]
 
 
 @pytest.mark.full
@@ -97,9 +89,7 @@ def test_texts_go_from_tokens_to_the_learners_embedding(of_texts: Path, tmp_path
 
 @pytest.mark.parametrize("several", [1, 3])
 def test_the_program_is_the_learner(several: int) -> None:
-    torch.manual_seed(0)
-    losses = [ContrastiveLoss() for _ in range(several)]
-    learners = [MetricLearner(TimmTrunk("test_resnet", weights=None), loss, embedding_size=8).eval() for loss in losses]
+    learners = [MetricLearner(small_trunk(), ContrastiveLoss(), embedding_size=8).eval() for _ in range(several)]
     images = torch.rand(3, 3, 32, 32)
     with torch.inference_mode():
         parts = [learner(images) for learner in learners]
@@ -114,8 +104,7 @@ SIZES = [((50, 37), 24, False), ((37, 50), 23, False), ((64, 40), 24, True), ((2
 def test_the_page_crops_as_evaluation_does(size: tuple[int, int], crop: int, square: bool) -> None:
     transforms = ImageTransforms(crop_size=crop, resize=29, square=square, interpolation="bicubic")
     picture = Image.effect_noise((9, 9), 120).convert("RGB").resize(size, Image.Resampling.BICUBIC)
-    names: dict = {}
-    exec(SNIPPET.partition("\nwith open(")[0], names)
+    exec(SNIPPET.partition("\nwith open(")[0], names := {})
     found = names["crop"](picture, resize=29, square=square, crop=crop, interpolation="bicubic")
     np.testing.assert_allclose(found, as_floats(stacked([transforms.evaluate()(picture)]))[0], rtol=1e-6)
 
