@@ -5,6 +5,7 @@ import json
 import re
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -159,3 +160,6 @@ def test_an_argument_that_is_an_object_is_in_the_checkpoint_as_plain_values() ->
     del hidden.cut  # kept under another name
     with pytest.raises(UserError, match=r"Images takes the argument cut: store it as self\.cut"):
         MetricDataModule(hidden).setup("fit")
+    of_c = SimpleNamespace(train=ImageTransforms(16, 16).train, evaluate=ImageTransforms(16, 16).evaluate)
+    with pytest.raises(UserError, match="SimpleNamespace does not say its arguments"):
+        MetricDataModule(Images(3), transforms=of_c, num_folds=2).setup("fit")

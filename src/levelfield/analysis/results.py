@@ -156,6 +156,7 @@ def write_tables(study: StudyFolder) -> list[ResultRow]:
     with writing(study.folder):
         study.read_again()  # under the lock, so that the last writer is the last reader
         rows = collect_rows(study)
-        write_atomically(study.results_file, to_csv(rows, ResultRow))
-        write_atomically(study.summary_file, to_csv(summarise(rows), SummaryRow))
+        tables = {study.results_file: to_csv(rows, ResultRow), study.summary_file: to_csv(summarise(rows), SummaryRow)}
+        for file, content in tables.items():
+            write_atomically(file, content)
     return rows

@@ -22,7 +22,7 @@ from levelfield.experiment import Study
 from levelfield.report.table import TABLE_WIDTH
 from levelfield.study.archive import SUFFIX, is_archive, unpack_study
 from levelfield.study.jobs import study_jobs
-from levelfield.study.rows import find_study
+from levelfield.study.spec import STUDY
 
 # Options of one run: a command with one of them is not printed again.
 OF_ONE_RUN = {"--reopen-test", "--from", "--recompute", "--stop-here"}
@@ -126,8 +126,11 @@ def _to_run(console: Console, given: Namespace) -> Study:
             f"{given.file} is an archive: only status, report and verify read it. To train more, start a study from "
             f"it: levelfield study run FILE --from {given.file}"
         )
-    file = find_study(given.file) if given.command == "run" else given.file
-    study = Study(file, output=given.output, options=given.overrides, add_methods=getattr(given, "add_method", ()))
+    if given.command == "run" and Path(given.file, STUDY).is_file():
+        raise UserError(f"{given.file} is the folder of a study; continue it: levelfield study resume {given.file}")
+    study = Study(
+        given.file, output=given.output, options=given.overrides, add_methods=getattr(given, "add_method", ())
+    )
     if given.command == "resume" and study.asked.spec_file.is_file():
         study = Study(study.folder, options=given.overrides)
     archive = getattr(given, "from", None)

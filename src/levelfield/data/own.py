@@ -72,14 +72,17 @@ def class_and_arguments(made: Any) -> dict[str, Any]:
     Raises:
         UserError: an argument has no such attribute, or cannot be a plain value.
     """
-    kind = type(made)
-    values = {}
-    for name in inspect.signature(kind).parameters:
+    kind, values = type(made), dict[str, Any]()
+    try:
+        names = list(inspect.signature(kind).parameters)
+    except ValueError:  # of a class that is not written in Python
+        raise UserError(f"{kind.__name__} does not say its arguments: give an object of your own class") from None
+    for name in names:
         if not hasattr(made, name):
             raise UserError(f"{kind.__name__} takes the argument {name}: store it as self.{name}")
         try:
             values[name] = plain(getattr(made, name), _object)
-        except (UserError, ValueError, TypeError, RecursionError):  # of `signature`, too
+        except (UserError, ValueError, TypeError, RecursionError):
             raise UserError(
                 f"{kind.__name__} takes the argument {name} of type {type(getattr(made, name)).__name__}, which no "
                 "checkpoint can hold: give plain values, or an object that stores its own arguments under their names"

@@ -31,7 +31,6 @@ from levelfield.study.spec import (
     NAME,
     OF,
     ONE_PCA,
-    STUDY,
     TO,
     VALIDATED,
     SearchSettings,
@@ -70,8 +69,6 @@ def find_study(name: str) -> Path:
     """
     if (file := find_configuration(name, "study")) is not None:
         return file
-    if (Path(name) / STUDY).is_file():
-        raise UserError(f"{name} is the folder of a study; continue it: levelfield study resume {name}")
     names = [file.removeprefix("study/").removesuffix(".yaml") for file in sorted(shipped_files("study"))]
     searched = re.sub(r"^(\.{1,2}/|configs/|study/)+", "", name).removesuffix(".yaml")
     raise UserError(f"no study file {name!r}{nearest(searched, names, cutoff=0.6)}")

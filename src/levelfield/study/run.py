@@ -53,7 +53,7 @@ def run_study(
         UserError: another process runs the study, the folder has another study, a setting, the data or a result is
             wrong, jobs cannot be finished, or runs failed.
     """
-    slots, console = slots or Here(), console or Console()
+    slots, line = slots or Here(), partial(say, console=console or Console())
     if (launched := launched_together()) is not None:
         raise UserError(f"{launched[0]} started this study as {launched[2]}: start one process only (srun --ntasks=1)")
     try:
@@ -62,12 +62,12 @@ def run_study(
             study = with_begun_rows(study)
             sources = row_sources(study.spec)
             decisions = check_same(study, sources, recompute)
-            say(*decisions, console=console)
             study.had_work = reopen_test is not None or not study.is_finished()
+            if recompute and not decisions and not study.had_work:
+                decisions = ["note: --recompute has no effect: no row is stale"]
+            line(*decisions)
             if not study.had_work:
                 study.write_spec()
-                if recompute and not decisions:
-                    say("note: --recompute has no effect: no row is stale", console=console)
                 return study
             quick_imports()  # of torch, too, which a finished study does not need
             for name in study.spec.own_metrics:
@@ -83,9 +83,8 @@ def run_study(
                         slots.ready(slot)  # workers start while the rows are checked
                     seen = look_at_rows(study.spec)
                     decisions = check_same(study, sources, recompute, seen)
-                    say(*decisions, *seen.overview, console=console)
+                    line(*decisions, *seen.overview)
                 study.write_spec()  # only if every row can be built
-                line = partial(say, console=console)
                 if seen is not None:
                     jobs = _Jobs(study, sources, seen, slots.number, line, replan)
                     Scheduler(jobs.ready, jobs.add, slots, line, debug).run()
