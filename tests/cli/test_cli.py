@@ -244,17 +244,17 @@ def test_a_checkpoint_of_a_random_split_and_another_seed_is_validated_and_tested
     assert (code != 0, "test classes" in complaint) == (True, True)
 
 
+@pytest.mark.processes  # the project's modules are imported
 @pytest.mark.parametrize("file", ["configs/sweep/wandb.yaml", "templates/my_project/sweep.yaml"])
-def test_an_agent_of_wandb_starts_a_fit_with_what_the_sweep_tries(file, run, monkeypatch):
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.syspath_prepend(REPOSITORY / "templates/my_project/src")
+def test_an_agent_of_wandb_starts_a_fit_with_what_the_sweep_tries(file):
     sweep = yaml.safe_load((REPOSITORY / file).read_text())
     assert sweep["metric"] == {"name": MONITOR.replace("val/", "best/"), "goal": "maximize"}
     tried = {name: settings["max"] for name, settings in sweep["parameters"].items()}
     parts = {"${program}": [sweep["program"]], "${args}": [f"--{name}={value}" for name, value in tried.items()]}
     program, *words = [each for word in sweep["command"] for each in parts.get(word, [word])]
     assert program == "levelfield"
-    config = yaml.safe_load(succeeded(run(*words, "--print_config")))
+    sources = {"PYTHONPATH": f"{REPOSITORY}/templates/my_project/src", "PYTHONDONTWRITEBYTECODE": "1"}
+    config = yaml.safe_load(python(*levelfield(*words, "--print_config"), **sources).stdout)
     arguments = {f"model.loss.{name}": value for name, value in config["model"]["loss"]["init_args"].items()}
     assert arguments.items() >= tried.items()
     assert config["trainer"]["logger"]["init_args"]["offline"] is False
