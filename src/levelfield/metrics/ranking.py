@@ -163,10 +163,10 @@ class Ranking:
                 shares = num_shares(device)
                 edges = block_starts(len(scored_Q), max(1, block // shares))
                 parts = [edges[share::shares] for share in range(shares)]
-                each(partial(self._rank_rows, depth, scored_Q, keep), parts)
+                each(partial(self.rank_rows, depth, scored_Q, keep), parts)
         return scores
 
-    def _rank_rows(
+    def rank_rows(
         self,
         depth: int,
         scored_Q: Int64[Tensor, " scored"],
@@ -189,7 +189,11 @@ class Ranking:
                 rows_BG[rows_R, items_BP[rows_R, slots_R]] = -torch.inf
             sorted_BV = largest_values(rows_BG, min(depth + 1, num_gallery))
             values_BP = rows_BG.gather(1, items_BP)
-            ranks_BP = self.ranks_of(queries_B, sorted_BV, values_BP, items_BP, valid_BP, depth, rows_BG)
+            ranks_BP, tied_T = self.ranks_of(sorted_BV, values_BP, valid_BP, depth)
+            for rows_R in tied_T.split(max(1, TEMPORARY_VALUES // num_gallery)) if len(tied_T) else ():
+                keys_RG = tie_free_keys(rows_BG[rows_R], self.starts_N[queries_B[rows_R]], self.positions_G)
+                found_RP = look_up(largest_values(keys_RG, depth), keys_RG.gather(1, items_BP[rows_R]))[0]
+                ranks_BP[rows_R] = found_RP.clamp(max=depth + 1).masked_fill(~valid_BP[rows_R], depth + 1)
             keep(torch.arange(start, stop, device=scored_Q.device), ranks_BP, *(each * valid_BP for each in gains_BP))
 
     def matches_of(self, queries_B: Int64[Tensor, " block"]) -> tuple[Tensor, ...]:
@@ -200,12 +204,10 @@ class Ranking:
         return items_BP, valid_BP, *gains_BP
 
     def similarities_of(
-        self, queries_B: Int64[Tensor, " block"], rows_BG: Float[Tensor, "block gallery"] | None = None
+        self, queries_B: Int64[Tensor, " block"], rows_BG: Float[Tensor, "block gallery"]
     ) -> Float[Tensor, "block gallery"]:
-        """Similarities of queries and gallery, written into `rows_BG` if given; -inf for a query with itself."""
+        """Similarities of queries and gallery, written into `rows_BG`; -inf for a query with itself."""
         num_gallery, device = len(self.gallery_GD), queries_B.device
-        if rows_BG is None:
-            rows_BG = torch.empty((len(queries_B), num_gallery), dtype=torch.float32, device=device)
         width = num_gallery
         if device.type == "cpu":  # narrow results stay in the cache: 100 GFLOPS a core instead of 85
             threads = num_shares(device)
@@ -217,39 +219,28 @@ class Ranking:
 
     def ranks_of(
         self,
-        queries_B: Int64[Tensor, " block"],
         sorted_BV: Float[Tensor, "block values"],
         values_BP: Float[Tensor, "block items"],
-        items_BP: Int64[Tensor, "block items"],
         valid_BP: Bool[Tensor, "block items"],
         depth: int,
-        rows_BG: Float[Tensor, "block gallery"] | None = None,
-    ) -> Int64[Tensor, "block items"]:
-        """Rank (1 = nearest) of each row's items; `depth + 1` for those not valid or further down.
+    ) -> tuple[Int64[Tensor, "block items"], Int64[Tensor, " tied"]]:
+        """Rank (1 = nearest) of each row's items, and the rows in which such a value occurs more than once.
 
-        Each item's value is looked up among the largest. Rows in which such a value occurs more than once are sorted
-        again, by keys without ties.
+        Each item's value is looked up among the largest. Those not valid or further down have rank `depth + 1`.
 
         Args:
             sorted_BV: the `depth + 1` largest values of each row, ascending: the last shows whether that before ties.
-            rows_BG: all similarities; None computes those of rows with ties again.
         """
-        num_gallery = len(self.gallery_GD)
         ranks_BP, tied_BP = look_up(sorted_BV, values_BP)
         tied_T = (tied_BP & valid_BP & (ranks_BP <= depth)).any(dim=1).nonzero().squeeze(1)
-        room = max(MIN_BLOCK if rows_BG is None else 1, TEMPORARY_VALUES // num_gallery)
-        for rows_R in tied_T.split(room) if len(tied_T) else ():
-            tied_RG = self.similarities_of(queries_B[rows_R]) if rows_BG is None else rows_BG[rows_R]
-            keys_RG = tie_free_keys(tied_RG, self.starts_N[queries_B[rows_R]], self.positions_G)
-            ranks_BP[rows_R] = look_up(largest_values(keys_RG, depth), keys_RG.gather(1, items_BP[rows_R]))[0]
-        return ranks_BP.masked_fill(~valid_BP, depth + 1).clamp(max=depth + 1)
+        return ranks_BP.masked_fill(~valid_BP, depth + 1).clamp(max=depth + 1), tied_T
 
 
 class Halves:
     """Ranks in a set against itself on the CPU. As S = S^T, only tiles on and above the diagonal are computed.
 
     A tile's rows are whole when those before them are done: of their similarities to earlier items, the largest are
-    kept, and those to items of the same class.
+    kept, and those to items of the same class. Rows with ties are computed again at the end, together.
     """
 
     def __init__(self, ranking: Ranking, depth: int, block: int) -> None:
@@ -261,7 +252,7 @@ class Halves:
         self.own_GP = torch.full((num_items, ranking.largest), -torch.inf, dtype=torch.float32)
 
     def rank(self, scored_Q: Int64[Tensor, " scored"], keep: Callable[[Tensor, Tensor], None], each: Each) -> None:
-        num_items, shares = len(self.ranking.gallery_GD), num_shares(scored_Q.device)
+        num_items, shares, tied = len(self.ranking.gallery_GD), num_shares(scored_Q.device), list[Tensor]()
         buffer = torch.empty(num_items * max(stop - start for start, stop in self.edges), dtype=torch.float32)
         for start, stop in self.edges:
             later = [(stop + first, stop + end) for first, end in block_starts(num_items - stop, MAX_BLOCK) if end]
@@ -276,9 +267,14 @@ class Halves:
 
             def score(part: tuple[Tensor, Tensor], start: int = start, stop: int = stop) -> None:
                 positions_B, rows_BT = part
-                keep(positions_B, self._ranks(scored_Q[positions_B], rows_BT, start, stop))
+                ranks_BP, tied_T = self._ranks(scored_Q[positions_B], rows_BT, start, stop)
+                keep(positions_B, ranks_BP)
+                tied.append(positions_B[tied_T])
 
             each(score, parts)
+        tied_T = torch.cat(tied)
+        edges = block_starts(len(tied_T), max(MIN_BLOCK, TEMPORARY_VALUES // num_items))
+        self.ranking.rank_rows(self.depth, scored_Q[tied_T], lambda rows_B, ranks: keep(tied_T[rows_B], ranks), edges)
 
     def _fill(self, rows_BT: Float[Tensor, "block later"], start: int, columns: tuple[int, int]) -> None:
         first, end = columns
@@ -298,8 +294,8 @@ class Halves:
 
     def _ranks(
         self, queries_B: Int64[Tensor, " block"], rows_BT: Float[Tensor, "block later"], start: int, stop: int
-    ) -> Int64[Tensor, "block items"]:
-        """The ranks of `Ranking.ranks_of` from the rows' similarities to the items from `start` on."""
+    ) -> tuple[Int64[Tensor, "block items"], Int64[Tensor, " tied"]]:
+        """What `Ranking.ranks_of` finds, from the rows' similarities to the items from `start` on."""
         items_BP, valid_BP = self.ranking.matches_of(queries_B)
         later_BP = rows_BT.gather(1, (items_BP - start).clamp(min=0))
         values_BP = torch.where(items_BP >= start, later_BP, self.own_GP[queries_B])
@@ -310,7 +306,7 @@ class Halves:
         both = np.concatenate([self.kept_GV[queries_B.numpy()], largest_BV], axis=1)
         both.sort(axis=1)
         sorted_BV = torch.from_numpy(both[:, -self.num_values :].copy())
-        return self.ranking.ranks_of(queries_B, sorted_BV, values_BP, items_BP, valid_BP, self.depth)
+        return self.ranking.ranks_of(sorted_BV, values_BP, valid_BP, self.depth)
 
 
 class ClassMembers:
