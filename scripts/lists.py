@@ -354,11 +354,11 @@ FIT = "src/levelfield/cli/fit.txt"
 SECTIONS = {
     "model: trunk -> embedder -> loss": ("levelfield.training.learner.MetricLearner", "model"),
     "model: optimizer and learning rates": ("levelfield.training.optimization.Optimization", "model"),
+    "data: batches of M samples per class, and a held-out fold": (
+        "levelfield.data.datamodule.MetricDataModule",
+        "data",
+    ),
 }
-SECTIONS["data: batches of M samples per class, and a held-out fold"] = (
-    "levelfield.data.datamodule.MetricDataModule",
-    "data",
-)
 # Key to the package of the classes that it takes.
 CLASSES = {
     **{f"model.{name}": f"levelfield.{package}" for name, package in (("loss", "losses"), ("miner", "miners"))},

@@ -25,8 +25,11 @@ AA = Path(__file__).resolve().parents[2] / "results/aa"
 LOSSES = ("ntxent", "contrastive", "normalized_softmax", "arcface")
 PAIRS = tuple(combinations(range(len(LOSSES)), 2))
 ROWS = tuple(f"{loss}{search}" for loss in LOSSES for search in ("", "@2"))
-UNTRAINED = {"the features": "pretrained[features]", "a PCA to 128": "pretrained"}
-UNTRAINED["a whitening to 128"] = "pretrained[whitening128]"
+UNTRAINED = {
+    "the features": "pretrained[features]",
+    "a PCA to 128": "pretrained",
+    "a whitening to 128": "pretrained[whitening128]",
+}
 MAP, P1 = "map_at_r", "precision_at_1"
 POWER = 0.8
 
@@ -36,7 +39,7 @@ Means = dict[str, Float[np.ndarray, " R"]]  # of each row
 
 
 class Study:
-    """The scores of one data set."""
+    """The scores of one data set. A cut of which a half is missing is left out."""
 
     def __init__(self, lines: Iterable[dict[str, str]]) -> None:
         found: dict[tuple[str, ...], list[float]] = defaultdict(list)
@@ -45,7 +48,8 @@ class Study:
                 key = line["stage"], line["metric"], line["method"], line["replicate"], line["run"]
                 found[key].append(100 * float(line["value"]))
         self._means = {key: float(np.mean(folds)) for key, folds in found.items()}
-        self.replicates = sorted({key[3] for key in found}, key=int)
+        numbers = {int(key[3]) for key in found}
+        self.replicates = [str(number) for number in sorted(numbers) if number ^ 1 in numbers]
 
     def runs(self, row: str, metric: str = MAP, stage: str = "test") -> Float[np.ndarray, "R T"]:
         """Of a row, the means over folds."""
@@ -97,9 +101,9 @@ def over_replicates(scores: Scores) -> tuple[Bool[np.ndarray, " L"], Bool[np.nda
     return t < LEVEL, np.array([swapped_halves_test(each.reshape(-1, 2)) for each in gaps]) < LEVEL
 
 
-def rate(called: Bool[np.ndarray, "S R L"]) -> str:
-    """Of all cases, with a 95% interval over the cuts of all sets, whose halves are not independent."""
-    of_cuts = called.reshape(called.shape[0], -1, 2 * called.shape[2]).mean(axis=2).ravel()
+def rate(called: Bool[np.ndarray, "R L"]) -> str:
+    """Of all cases of all sets, with a 95% interval over cuts, whose halves are not independent."""
+    of_cuts = called.reshape(-1, 2 * called.shape[1]).mean(axis=1)
     half = t_interval([*of_cuts]) or 0.0
     low, high = max(0.0, of_cuts.mean() - half), min(1.0, of_cuts.mean() + half)
     return f"{called.sum()} of {called.size} ({called.mean():.0%}, {low:.0%} to {high:.0%})"
@@ -176,7 +180,7 @@ def answers(studies: dict[str, Study]) -> str:
     parts = {name: components(scores) for name, scores in of.items()}
     spreads = {name: spread_of_difference(each) for name, each in parts.items()}
     rates = [
-        [title, *(rate(np.stack(p) < LEVEL) for p in zip(*map(test, of.values()), strict=True))]
+        [title, *(rate(np.concatenate(p) < LEVEL) for p in zip(*map(test, of.values()), strict=True))]
         for title, test in (("t over runs", over_runs), ("t with the variance of searches", over_searches))
     ]
     by_replicates = zip(("t", "F of swapped halves"), zip(*map(over_replicates, of.values()), strict=True), strict=True)

@@ -274,7 +274,8 @@ class Halves:
             each(score, parts)
         tied_T = torch.cat(tied)
         edges = block_starts(len(tied_T), max(MIN_BLOCK, TEMPORARY_VALUES // num_items))
-        self.ranking.rank_rows(self.depth, scored_Q[tied_T], lambda rows_B, ranks: keep(tied_T[rows_B], ranks), edges)
+        again = partial(self.ranking.rank_rows, self.depth, scored_Q[tied_T], lambda rows, *of: keep(tied_T[rows], *of))
+        each(again, [edges[share::shares] for share in range(shares)])
 
     def _fill(self, rows_BT: Float[Tensor, "block later"], start: int, columns: tuple[int, int]) -> None:
         first, end = columns
