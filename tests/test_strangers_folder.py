@@ -67,6 +67,22 @@ def test_a_module_that_is_named_is_found_there(here, run) -> None:
     assert searched(here)
 
 
+def test_a_study_that_is_read_imports_no_learner_that_it_names_and_one_that_runs_finds_it(here, finished, run) -> None:
+    (here / "own_learner.py").write_text("from levelfield import MetricLearner as Mine\n")
+    folder = Path(shutil.copytree(finished, here / "study"))
+    content = yaml.safe_load((folder / "study.yaml").read_text())
+    for config in content["methods"].values():
+        config["model"]["learner"] = "own_learner.Mine"
+    (folder / "study.yaml").write_text(yaml.safe_dump(content))
+    sys.path.append(str(here))  # as if it were installed
+    for command in ("status", "report", "verify"):
+        refused(run("study", command, folder), "belongs to another configuration")
+        assert "own_learner" not in sys.modules, command
+    sys.path.remove(str(here))
+    refused(run("study", "resume", folder, "--trainer.max_epochs", "3"), "another")
+    assert "own_learner" in sys.modules and searched(here)
+
+
 def test_names_of_files_and_in_an_archive_are_printed_without_control_characters(here, fitted, finished, run) -> None:
     images = here / "images"
     for name in ("a", f"b{CLEAR}"):

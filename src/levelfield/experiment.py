@@ -13,7 +13,6 @@ from levelfield.analysis.verdict import verdict_lines
 from levelfield.analysis.verify import verify_study
 from levelfield.core.errors import UserError
 from levelfield.core.files import write_atomically
-from levelfield.core.paths import find_own_modules
 from levelfield.report.figures import write_figures
 from levelfield.report.page import write_report
 from levelfield.report.table import StudyTable, paper_table, study_table
@@ -63,7 +62,6 @@ class Study:
         options: Mapping[str, Any] | None = None,
         add_methods: Sequence[str] = (),
     ) -> None:
-        find_own_modules([*add_methods, dict(options or {})])
         added, folder = added_methods(list(add_methods)), Path(study)
         self.file = None if (folder / STUDY).is_file() else find_study(str(study))
         if self.file is None:
@@ -79,8 +77,6 @@ class Study:
         if folder.is_file():
             raise UserError(f"{folder} is a file, not a folder; give another --output")
         self.folder, self.asked = folder, StudyFolder(folder, spec)
-        if not self.asked.is_read_only:
-            find_own_modules(list(spec.methods.values()), spec.metrics)
 
     def __repr__(self) -> str:
         spec = self.asked.spec

@@ -97,7 +97,6 @@ def load_spec(
         search = _search(content["search"], of_search)
         sweep, values = _read_sweep(content["sweep"])
         configs = _configs(content, added or {}, base, path.parent)
-        find_own_modules([base, configs])
         methods, spaces = dict[str, Config](), dict[str, Config]()
         for name, config in configs.items():
             space, own_sweep = config.pop("search", None) or {}, config.pop("sweep", None)
@@ -145,6 +144,8 @@ def with_options(spec: StudySpec, options: Mapping[str, Any]) -> StudySpec:
     Raises:
         UserError: an unknown key or a wrong value.
     """
+    if not options:
+        return spec
     own, of_methods = _sort(options)
     if "searches" in own:
         raise UserError("--searches: a study cannot change its searches after it began; choose another --output")
@@ -384,5 +385,6 @@ def _modules(methods: Mapping[str, Config]) -> list[str]:
     from levelfield.training.learner import MetricLearner
     from levelfield.training.plain_module import user_class
 
+    find_own_modules(learners)
     kinds = {row: user_class("model", model) for row, model in learners.items()}
     return [row for row, kind in kinds.items() if not issubclass(kind, MetricLearner)]

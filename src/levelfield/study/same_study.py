@@ -12,6 +12,7 @@ from typing import Any
 
 from levelfield.core.configuration import Config, first_difference, set_dotted
 from levelfield.core.errors import UserError
+from levelfield.core.paths import find_own_modules
 from levelfield.core.source_identity import sources
 from levelfield.study.folder import StudyFolder
 from levelfield.study.spec import StudySpec, named_rows
@@ -59,7 +60,8 @@ def with_begun_rows(study: StudyFolder) -> StudyFolder:
 
 
 def row_sources(spec: StudySpec) -> Sources:
-    """Row to the source digests of its classes."""
+    """Row to the source digests of its classes, also of those in the working directory."""
+    find_own_modules([*spec.methods.values()], spec.metrics)
     return {row: sources(spec.class_settings(row)) for row in spec.rows}
 
 
@@ -156,7 +158,8 @@ def _changed_files(study: StudyFolder, row: str, sources: Mapping[str, str]) -> 
 
 def changed_sources(study: StudyFolder) -> list[tuple[str, list[str]]]:
     """Rows whose source code has changed since their results, with the files; not those of an archive."""
-    found = [(row, _changed_files(study, row, sources)) for row, sources in row_sources(study.spec).items()]
+    now = {} if study.is_read_only else row_sources(study.spec)
+    found = [(row, _changed_files(study, row, sources)) for row, sources in now.items()]
     return [(row, files) for row, files in found if files]
 
 
