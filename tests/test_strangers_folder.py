@@ -80,7 +80,8 @@ def test_a_study_that_is_read_imports_no_learner_that_it_names_and_one_that_runs
         assert "own_learner" not in sys.modules, command
     sys.path.remove(str(here))
     refused(run("study", "resume", folder, "--trainer.max_epochs", "3"), "another")
-    assert "own_learner" in sys.modules and searched(here)
+    assert "own_learner" in sys.modules
+    assert searched(here)
 
 
 def test_names_of_files_and_in_an_archive_are_printed_without_control_characters(here, fitted, finished, run) -> None:
