@@ -287,7 +287,7 @@ class Halves:
             return
         # Keep of each row the largest of its values and of the tile's column, the least first.
         kept_TV, values_BT = self.kept_GV[first:end], tile_BT.numpy()
-        grown_T = np.flatnonzero((values_BT > kept_TV[:, 0]).any(axis=0))
+        grown_T = np.flatnonzero(values_BT.max(axis=0) > kept_TV[:, 0])
         if len(grown_T):
             both = np.concatenate([kept_TV[grown_T], values_BT.T[grown_T]], axis=1)
             both.partition(len(tile_BT), axis=1)
