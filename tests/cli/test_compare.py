@@ -104,7 +104,7 @@ def stopped_and_continued(run, tmp_path: Path) -> tuple[list[str], str]:
     assert command_of(printed.strip().splitlines()[-1]) == words
     here = succeeded(run(*words, "--stop-here"))
     assert "features, whitened to 21" in here
-    assert re.search(r"trunk_ntxent +- +- +-", here), "the rows that have no scores yet"
+    assert re.search(r"whole trunk, NT-Xent +- +- +-", here), "the rows that have no scores yet"
     ended = succeeded(run(*words))
     return words, ended
 

@@ -8,6 +8,7 @@ import torch
 
 from levelfield.analysis.class_interval import ClassScores
 from levelfield.compare.decide import Rung, decide, decision_lines, of_embeddings
+from levelfield.core.configuration import merge
 from levelfield.study.spec import StudySpec
 from levelfield.study.test_scores import EmbeddedTest
 from levelfield.training.embed import EmbeddedSet
@@ -25,8 +26,8 @@ def rung(row: str, validation: float) -> Rung:
 
 @pytest.fixture
 def three(spec: StudySpec) -> StudySpec:
-    rows = ("head_ntxent", "trunk_ntxent")
-    methods = dict.fromkeys(rows, next(iter(spec.methods.values())))
+    config = merge(next(iter(spec.methods.values())), {"model": {"loss": "NTXentLoss"}})
+    methods = dict.fromkeys(("head_ntxent", "trunk_ntxent"), config)
     return replace(spec, folds=2, blocks=4, methods=methods, references=["features"], spaces={})
 
 
@@ -85,7 +86,7 @@ def test_the_scores_of_test_classes_are_those_of_a_loop(kind: str) -> None:
 def test_the_first_line_says_what_to_use_and_the_next_what_it_is_worth(three: StudySpec, part: str) -> None:
     """The checkpoint and the commands are those of `row`, as the first line says."""
     row, features = f"{part}_ntxent", rung(FEATURES, 70.5)
-    words = f"{'a linear layer' if part == 'head' else 'the whole trunk'} trained with ntxent ({row})"
+    words = f"the {'linear layer' if part == 'head' else 'whole trunk'}, NT-Xent ({row})"
     found = [features, rung(row, 75.0)]
     lines = decision_lines(decide(found), found, three, ["A is better than B."])
     where = "on 10 validation classes (2 of 4 folds)"
@@ -96,4 +97,4 @@ def test_the_first_line_says_what_to_use_and_the_next_what_it_is_worth(three: St
     lines = decision_lines(decide(none), none, three)
     assert lines[0] == f"Use the features as they are: no row is clearly above them {where}."
     assert "has +0.5 points there; it would have to be at least" in lines[1]
-    assert f"{words} has the model of the whole trunk trained with ntxent (trunk_ntxent)." in lines
+    assert f"{words} has the model of the whole trunk, NT-Xent (trunk_ntxent)." in lines

@@ -60,6 +60,10 @@ def test_more_time_is_spent_on_folds_then_larger_images_then_steps_then_runs() -
         if lengths.steps:
             assert on(1).seconds(lengths) <= 60 * each
             assert lengths.steps >= 100
+    for cores, each in product((1, 8, 32), minutes):
+        lengths = on(cores).choose(4, 600, 60.0 * each, SIZES)
+        fold_more = replace(lengths, folds=lengths.folds + 1, size=min(lengths.size, 128), steps=600, runs=1)
+        assert lengths.steps < 600 or lengths.folds == 4 or on(cores).seconds(fold_more) > 60 * each
     for most in (128, 64):
         gpu = Expected(Costs((0.01, 0.0), (1e-4, 0.0), batch=most), Machine("gpu", 1, 16), TRAIN, VALIDATED, TESTED)
         assert gpu.choose(4, 600, 1800.0, SIZES) == Lengths(4, 224, 2400, runs=3, batch=most)

@@ -14,6 +14,7 @@ LOSSES = {name: name for name in AS_THE_CLASS.split()} | {
 }
 MAPS = {FEATURES: "features", LDA: "LDA", PCA: "features, PCA", WHITENING: "features, whitened", UNTRAINED: UNTRAINED}
 MAPS |= {ONE: "features, one PCA"}
+PARTS = {"head": "linear layer", "trunk": "whole trunk"}  # what a row of `levelfield compare` trains
 
 
 def shown_names(spec: StudySpec) -> dict[str, str]:
@@ -23,7 +24,10 @@ def shown_names(spec: StudySpec) -> dict[str, str]:
     """
     names = {}
     for row in spec.rows:
-        model = spec.config_of(spec.derived.get(row, {}).get(OF, row))["model"]
+        source = row
+        while source in spec.derived:
+            source = spec.derived[source][OF]
+        model = spec.config_of(source)["model"]
         if not is_baseline(row):
             names[row] = _trained(row, model.get("loss"))
             continue
@@ -39,12 +43,16 @@ def shown_names(spec: StudySpec) -> dict[str, str]:
 
 
 def _trained(row: str, loss: Any) -> str:
-    """`NT-Xent koleo@2` of `ntxent_koleo@2`: the loss's name in words, then the rest of the row."""
+    """`NT-Xent koleo@2` of `ntxent_koleo@2`: the loss's name in words, then the rest of the row.
+
+    `whole trunk, NT-Xent averaged` of `trunk_ntxent_averaged`.
+    """
     name = str(loss["class_path"] if isinstance(loss, dict) else loss).removeprefix("levelfield.losses.")
     stem = name.removesuffix("Loss")
     words = stem.removesuffix("Contrastive") or stem  # of signal_to_noise_ratio
-    found = re.match("_?".join(words) + "(?![a-z])", row, re.IGNORECASE)
+    found = re.match(f"(?:({'|'.join(PARTS)})_)?{'_?'.join(words)}(?![a-z])", row, re.IGNORECASE)
     if found is None:
         return row
-    in_words = re.sub("(?<=[a-z])(?=[A-Z])", " ", stem).capitalize()
-    return LOSSES.get(stem, in_words) + row[found.end() :].replace("_", " ")
+    in_words = re.sub("(?<=[a-z])(?=[A-Z])", " ", stem)
+    part, usual = (f"{PARTS[found[1].lower()]}, ", in_words.lower()) if found[1] else ("", in_words.capitalize())
+    return part + LOSSES.get(stem, usual) + row[found.end() :].replace("_pca", " PCA").replace("_", " ")

@@ -14,7 +14,7 @@ import torch
 
 from levelfield.analysis import class_interval as over_classes
 from levelfield.analysis.class_interval import ClassScores, class_interval, from_sums
-from levelfield.analysis.shown_names import shown_names
+from levelfield.analysis.shown_names import PARTS, shown_names
 from levelfield.analysis.stored_embeddings import stored_embeddings
 from levelfield.data.verify import counted
 from levelfield.metrics import retrieval_metrics
@@ -27,7 +27,6 @@ from levelfield.study.test_scores import EmbeddedTest, class_sums, retrieval_set
 from levelfield.study.untrained import FEATURES
 
 UNTOUCHED = f"{BASELINE}[{FEATURES}]"
-PARTS = {"trunk": "the whole trunk", "head": "a linear layer"}
 
 
 @dataclass(frozen=True)
@@ -142,12 +141,11 @@ def decision_lines(decision: Decision, found: Sequence[Rung], spec: StudySpec, t
 
 
 def _names(spec: StudySpec) -> dict[str, str]:
-    """The rows in words, such as `the features` or `the whole trunk trained with ntxent (trunk_ntxent)`."""
+    """The rows in words, such as `the features` or `the whole trunk, NT-Xent (trunk_ntxent)`."""
     names = shown_names(spec)
     for row, name in names.items():
-        part, _, loss = row.partition("_")
         if is_baseline(row):
             names[row] = "the features" if name == FEATURES else f'"{name}"'
-        elif part in PARTS:
-            names[row] = f"{PARTS[part]} trained with {loss.replace('_', ' ')} ({row})"
+        elif name != row:
+            names[row] = f"{'the ' * name.startswith(tuple(PARTS.values()))}{name} ({row})"
     return names

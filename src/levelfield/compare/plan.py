@@ -19,7 +19,7 @@ from levelfield.study.progress import duration
 from levelfield.study.untrained import EMBEDDING_SIZE, FEATURES
 from levelfield.study.workers import Slots
 
-ENOUGH = 128  # larger images come after more folds
+ENOUGH = 128  # pixels; larger images come after more folds
 # Training steps of a trunk, and how often they may be doubled if there is time.
 STEPS = {"image": 600, "text": 400}
 DOUBLINGS = 2
@@ -41,9 +41,9 @@ PRODUCTS = {"cpu": 1e10, "gpu": 5e12}
 MOST_THREADS = 8
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Lengths:
-    """What fits into the time; of two the larger is worth more."""
+    """What fits into the time."""
 
     folds: int
     size: int  # side of a training crop in pixels; 0 for texts, and if a file or an option sets it
@@ -55,6 +55,11 @@ class Lengths:
     def trainings(self) -> int:
         """Of the trunk, or of heads."""
         return len(LOSSES) * self.folds * self.runs
+
+    @property
+    def worth(self) -> tuple[float, ...]:
+        """The larger of two is worth more: images that are large enough, then the levers of `Expected.choose`."""
+        return self.steps > 0, min(self.size, ENOUGH), self.folds, self.size, self.steps, self.runs, self.batch
 
 
 @dataclass(frozen=True)
@@ -109,7 +114,7 @@ class Expected:
 
         enough = [size for size in sizes if size <= ENOUGH] or levers["size"]
         found = Lengths(1, enough[-1], usual)
-        for lever in levers:
+        for lever in ("folds", "size", "folds", "steps", "runs", "batch"):  # smaller images leave time for folds
             if found.steps >= usual:
                 found = raised(found, lever)
         return found if self.seconds(found) <= budget else raised(replace(found, steps=0), "folds")
@@ -171,10 +176,10 @@ class Planner:
                 return slots, self._measured(here, slots, short, opened)
 
             slots, found = measured(machine)
-            threads = machine.cores // max(lengths.trainings for _, lengths in found.values())
+            threads = machine.cores // max(lengths.trainings // lengths.runs for _, lengths in found.values())
             if may_use_threads and machine.kind == "cpu" and threads > 1:
                 _, again = measured(machine_here({}, "cpu", min(threads, MOST_THREADS)))
-                found = max(found, again, key=lambda each: min((one.steps > 0, one) for _, one in each.values()))
+                found = max(found, again, key=lambda each: min(one.worth for _, one in each.values()))
             folds = min(lengths.folds for _, lengths in found.values())  # of all, so that the scores are comparable
             configs = {name: merge(self.heads[name], with_size(lengths.size)) for name, (_, lengths) in found.items()}
             calls = [(configs[name], folds, self.blocks, path.machine.threads) for name, (path, _) in found.items()]

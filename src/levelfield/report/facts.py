@@ -32,16 +32,17 @@ SETTINGS = {
 
 def headline(study: StudyFolder) -> str:
     """Data set, trunk, repetitions and length of a training, in one line."""
-    spec, config = study.spec, whole_config(study.folder, next(iter(study.spec.methods)))
+    spec = study.spec
     data = [result["data"]["dataset"] for result in study.state.results.values() if result.get("data")]
     words, more = [class_name(each) for each in data[:1]], []
-    if config is not None:
-        if "trunk" in config["model"]:
-            trunk, frozen = config["model"]["trunk"], config["model"].get("freeze_trunk")
-            name = _plain(init_args(trunk).get("name") or class_name(trunk))
-            words.append(f"{name}, {'frozen' if frozen else 'trained'}")
-        steps = config["trainer"]["max_epochs"] * config["data"]["steps_per_epoch"]
-        more = [f"{'' if spec.whole_half else 'at most '}{steps:,} steps per training"]
+    configs = [whole_config(study.folder, row) for row in spec.methods if spec.trains(row)]
+    if written := [config for config in configs if config is not None]:
+        if "trunk" in (model := written[0]["model"]):
+            name = _plain(init_args(model["trunk"]).get("name") or class_name(model["trunk"]))
+            kinds = {"frozen" if config["model"].get("freeze_trunk") else "trained" for config in written}
+            words.append(f"{name}, {' or '.join(sorted(kinds))}")
+        steps = {config["trainer"]["max_epochs"] * config["data"]["steps_per_epoch"] for config in written}
+        more = [f"{'' if spec.whole_half and len(steps) == 1 else 'at most '}{max(steps):,} steps per training"]
     return " · ".join([*words, f"{_count(spec.runs, 'run')} × {_count(spec.folds, 'fold')}", *more])
 
 
