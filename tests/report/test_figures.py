@@ -1,26 +1,23 @@
 """What the figures draw, where it is computed and not only placed; their files."""
 
-import csv
 import re
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from deletable import RESULTS, needs
 from matplotlib import rcParams
-from tiny_fit import REPOSITORY
 
 from levelfield.analysis.comparison import compare_all
 from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows
 from levelfield.cli.main import main
+from levelfield.experiment import Study
 from levelfield.report.figures import PAPER_WIDTH, Results, scores, write_figures
 from levelfield.report.figures.differences import differences_figure
 from levelfield.report.figures.search import search_figures
 from levelfield.report.figures.style import style
 from levelfield.report.figures.sweep import sweep_figure
 from levelfield.report.table import paper_table
-from levelfield.study.archive import unpack_study
 from levelfield.study.folder import StudyFolder
 from levelfield.study.search_space import read_space
 from levelfield.study.suggest import Trial
@@ -87,20 +84,15 @@ def test_a_sweep_is_a_curve_a_method_and_a_line_for_what_is_not_swept() -> None:
         assert list(named.axes[0].lines[0].get_xdata()) == [0, 1]
 
 
-@needs(RESULTS)
-def test_the_scores_are_compared_with_the_best_untrained_row_which_is_named(tmp_path: Path) -> None:
-    archive = REPOSITORY / "results/trunk/trunk_grocery_store/archive.tar.xz"
-    unpack_study(archive, tmp_path / "study")
-    study = StudyFolder.begun(tmp_path / "study")
+def test_the_scores_are_compared_with_the_best_untrained_row_which_is_named(finished: Path) -> None:
+    """tests/analysis/test_verdict.py has which row that is."""
+    study = StudyFolder.begun(finished)
     with style():
         figure = scores.FIGURE.draw(Results(study, collect_rows(study)))
-    with open(archive.with_name("summary.csv"), newline="") as file:
-        found = [row for row in csv.DictReader(file) if (row["embedding"], row["metric"]) == ("separated", "map_at_r")]
-    means = {row["method"]: float(row["mean"]) for row in found if row["method"].startswith("pretrained")}
-    assert max(means, key=means.__getitem__) == "pretrained"  # a PCA to 1280; the features are the first row
+    separated = Study(finished).summary.query("embedding == 'separated' and metric == 'map_at_r'")
     (line,) = (line for line in figure.axes[0].lines if line.get_linestyle() == "--")
-    assert line.get_xdata()[0] == pytest.approx(100 * means["pretrained"], abs=1e-6)
-    assert figure.legends[0].get_texts()[-1].get_text() == "best untrained row: features, PCA to 1280"
+    assert line.get_xdata()[0] == pytest.approx(100 * separated.set_index("method")["mean"]["pretrained"])
+    assert figure.legends[0].get_texts()[-1].get_text() == "best untrained row: features, PCA to 16"
 
 
 @pytest.mark.slow
@@ -124,4 +116,3 @@ def test_the_figures_are_files_of_one_width_and_of_the_same_bytes(copy: Path, tm
             assert re.search(rf"/MediaBox \[ ?0 0 {72 * PAPER_WIDTH:g} ".encode(), content)
             assert b"DejaVuSans" in content
             assert b"/FontFile2" in content  # TrueType, embedded
-            assert b"/CreationDate" not in content
