@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from small_fit import small_config
-from study_engine import SMALL
+from study_engine import ADDED, PLAIN
 from toy_study import assert_same_bytes, run_study
 
 from levelfield.compare import measure, plan
@@ -173,9 +173,8 @@ def test_costs_come_from_trainings_of_the_trunk(monkeypatch: pytest.MonkeyPatch,
 @pytest.mark.slow
 def test_a_study_whose_plan_is_made_again_is_the_one_of_that_plan(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path / "cache"))
-    text = SMALL.replace("mine: {model: {loss: my_loss.Mine}}", "arcface: {model: {loss: ArcFaceLoss}}")
-    (tmp_path / "small.yaml").write_text(text.replace("folds: 2", "folds: 2\nblocks: 3"))
-    spec = load_spec(tmp_path / "small.yaml")
+    (tmp_path / "small.yaml").write_text(PLAIN)
+    spec = replace(load_spec(tmp_path / "small.yaml", added=ADDED), blocks=3)
     for folds in (1, 3):
         seen = []
 
