@@ -1,15 +1,15 @@
 """What the figures draw, where it is computed and not only placed; their files."""
 
 import re
-from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from matplotlib import rcParams
 
-from levelfield.analysis.comparison import compare_all
-from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows
+from levelfield.analysis.comparison import PAIR, Comparison
+from levelfield.analysis.results import SummaryRow, collect_rows
 from levelfield.cli.main import main
 from levelfield.experiment import Study
 from levelfield.report.figures import PAPER_WIDTH, Results, scores, write_figures
@@ -23,28 +23,25 @@ from levelfield.study.search_space import read_space
 from levelfield.study.suggest import Trial
 
 
+def pair(method: int, other: int, points: float, embedding: str = "separated") -> Comparison:
+    untested = dict.fromkeys(("low", "high", "p", "p_holm"))
+    kinds = {"kind": PAIR, "metric": "map_at_r", "embedding": embedding}
+    return Comparison(f"m{method}", f"m{other}", difference=points / 100, family=3, n=3, **kinds, **untested)
+
+
 def test_the_better_method_is_named_first_and_pairs_that_do_not_fit_are_left_out() -> None:
-    """Method k scores k points more than method 0 when separated, and as much less when concatenated."""
-    rows = [
-        ResultRow(f"m{k}", "test", None, run, None, embedding, "map_at_r", 0.5 + sign * k / 100 + 0.001 * run * k)
-        for k in range(3)
-        for run in range(3)
-        for embedding, sign in (("separated", 1), ("concatenated", -1))
-    ]
-    comparisons = [c for e in ("separated", "concatenated") for c in compare_all(rows, ["m0", "m1", "m2"], embedding=e)]
+    """Method k is better than those before it when separated, and worse when concatenated."""
+    points = {(0, 1): -1.1, (0, 2): -2.3, (1, 2): -1.2}
+    comparisons = [pair(*both, points[both]) for both in points]
+    comparisons += [pair(*both, -points[both], "concatenated") for both in points]
     # If runs failed, pairs have different runs, and no method need beat all others: 36 pairs that form a circle.
-    pairs = [(a, b) for a in range(9) for b in range(a + 1, 9)]
-    circle = [
-        replace(comparisons[0], method=f"m{a}", other=f"m{b}", difference=-0.01 if (a, b) == (0, 8) else 0.01)
-        for a, b in pairs
-    ]
+    circle = [pair(a, b, -1 if (a, b) == (0, 8) else 1) for a, b in combinations(range(9), 2)]
     with style():
         figure, few = differences_figure(comparisons), differences_figure(circle)
     names, of_circle = ([label.get_text() for label in each.axes[0].get_yticklabels()] for each in (figure, few))
     assert names == ["m1 over m0", "m2 over m0", "m2 over m1"]
     assert of_circle == [*(f"m0 over m{k}" for k in range(1, 8)), "m8 over m0"]
-    # Runs 0, 1 and 2 add 0, 0.1 and 0.2 points to m1, twice that to m2: 0.1 and 0.2 on average.
-    for axes, expected in zip(figure.axes, ([1.1, 2.2, 1.1], [-0.9, -1.8, -0.9]), strict=True):
+    for axes, expected in zip(figure.axes, ([1.1, 2.3, 1.2], [-1.1, -2.3, -1.2]), strict=True):
         drawn = [float(line.get_xdata()[0]) for line in axes.lines if line.get_marker() == "o"]
         assert drawn == pytest.approx(expected)
 

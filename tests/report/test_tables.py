@@ -36,9 +36,8 @@ def test_percent_shows_the_interval_only_where_there_is_one() -> None:
 
 def kept_summary() -> pd.DataFrame:
     """Of separated scores, by metric and method."""
-    return (
-        pd.read_csv(ARCHIVE.with_name("summary.csv")).query("embedding == 'separated'").set_index(["metric", "method"])
-    )
+    table = pd.read_csv(ARCHIVE.with_name("summary.csv")).query("embedding == 'separated'")
+    return table.set_index(["metric", "method"])
 
 
 @needs(RESULTS)
