@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from refused import succeeded
-from toy_study import TOY, run_study
+from study_engine import PLAIN, run_study
 
 from levelfield.analysis.all_classes import on_all_classes
 from levelfield.analysis.conditions import cap_lines
@@ -28,13 +27,10 @@ UNTIL_DONE |= {"init_args": {"first": 2, "every": 4, "patience": 2}}
 
 
 def study_of(folder: Path, epochs: int = 3, runs: int = 2) -> StudyFolder:
-    study = yaml.safe_load(TOY) | {"name": "until_done", "search": {"trials": 0}, "spaces": {}, "runs": runs}
-    study["base"][0]["trainer"] |= {"max_epochs": epochs, "callbacks": [UNTIL_DONE]}
-    study["base"][0]["model"] |= {"embedder_lr": 0.1}
-    study["methods"] = {"contrastive": study["methods"]["contrastive"]}
+    given = {"trainer.max_epochs": epochs, "trainer.callbacks": [UNTIL_DONE], "model.embedder_lr": 0.1, "runs": runs}
     folder.mkdir()
-    (folder / "until_done.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
-    return run_study(folder / "until_done", load_spec(folder / "until_done.yaml"))
+    (folder / "until_done.yaml").write_text(PLAIN)
+    return run_study(folder / "until_done", load_spec(folder / "until_done.yaml", given))
 
 
 @pytest.fixture(scope="module")
