@@ -66,18 +66,14 @@ def test_the_scores_of_test_classes_are_those_of_a_loop(kind: str) -> None:
     samples = EmbeddedSet(*map(torch.from_numpy, (points, labels, np.arange(30))))
     queries = torch.from_numpy(is_query) if kind == "queries" else None
     found = of_embeddings(EmbeddedTest(samples, queries, "", torch.from_numpy(groups) if kind == "groups" else None))
-    sums = np.zeros(6)
-    for query in range(30):
-        others = [each for each in range(30) if each != query]
-        if kind == "queries":
-            others = [] if not is_query[query] else [each for each in others if not is_query[each]]
-        if kind == "groups":
-            others = [e for e in others if (labels[e], groups[e]) != (labels[query], groups[query])]
-        ranked = sorted(others, key=lambda each: -points[query] @ points[each])
-        matches = [labels[each] == labels[query] for each in ranked]
-        wanted = sum(matches)
-        precisions = [sum(matches[: k + 1]) / (k + 1) for k in range(wanted) if matches[k]]
-        sums[labels[query]] += sum(precisions) / max(wanted, 1)
+    same, sums = labels[:, None] == labels, np.zeros(6)
+    itself = np.eye(30, dtype=bool)
+    away = {"all": itself, "queries": itself | is_query, "groups": same & (groups[:, None] == groups)}[kind]
+    for query in np.flatnonzero(is_query) if kind == "queries" else range(30):
+        others = np.flatnonzero(~away[query])
+        matches = same[query, others[np.argsort(-points[others] @ points[query])]]
+        places = np.flatnonzero(matches[: matches.sum()]) + 1
+        sums[labels[query]] += (np.arange(1, len(places) + 1) / places).sum() / max(matches.sum(), 1)
     np.testing.assert_allclose(found.sums_K, sums, atol=1e-6)
     assert [*found.queries_K] == [2 if kind == "queries" else 5] * 6
 

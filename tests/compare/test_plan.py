@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from small_fit import small_config
-from study_engine import SMALL
+from study_engine import ADDED, PLAIN
 from toy_study import assert_same_bytes, run_study
 
 from levelfield.compare import measure, plan
@@ -120,8 +120,8 @@ def test_the_first_training_decides_how_many_folds_there_is_time_for() -> None:
 def test_cores_that_are_left_over_become_threads_if_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     """On 32 cores 8 trainings of a slow trunk; with 4 threads each a step takes a third."""
 
-    def costs(config: Any, sizes: Any, opened: float, machine: Machine, slots: Any, *_: Any) -> Costs:
-        asked.append((slots.number, machine.threads))
+    def costs(config: Any, sizes: Any, opened: float, machine: Machine, *_: Any) -> Costs:
+        asked.append((machine.slots, machine.threads))
         return replace(slow, step=(0.0, slow.step[1] / {1: 1, 2: 1.8, 4: 3}.get(machine.threads, 5)))
 
     slow = Costs((0.0, 40.0 / (32 * 224**2)), (0.0, 0.1 / 224**2))
@@ -132,14 +132,9 @@ def test_cores_that_are_left_over_become_threads_if_that_pays(monkeypatch: pytes
     monkeypatch.setattr(measure, "scores", lambda *_: ({"features": 0.5, "pca": 0.5, "whitening": 0.4}, 512, 128))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
-    def executor(machine: Machine) -> Here:
-        here = Here()
-        here.number = machine.slots
-        return here
-
     dataset, trunks = Glyphs(num_classes=200), {"slow": {"data": {}}}
     until = plan.time.monotonic() + 3600
-    make = Planner(dataset, dataset.read_index(), 1200, [], trunks, trunks, 4, until, executor)
+    make = Planner(dataset, dataset.read_index(), 1200, [], trunks, trunks, 4, until, lambda machine: Here())
     made = make.plan(machine_here({}, None), may_use_threads=True)
     assert asked[0] == (32, 1)
     assert asked[1][1] == made.path.machine.threads > 1
@@ -182,9 +177,8 @@ def test_costs_come_from_trainings_of_the_trunk(monkeypatch: pytest.MonkeyPatch,
 @pytest.mark.slow
 def test_a_study_whose_plan_is_made_again_is_the_one_of_that_plan(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("LEVELFIELD_CACHE", str(tmp_path / "cache"))
-    text = SMALL.replace("mine: {model: {loss: my_loss.Mine}}", "arcface: {model: {loss: ArcFaceLoss}}")
-    (tmp_path / "small.yaml").write_text(text.replace("folds: 2", "folds: 2\nblocks: 3"))
-    spec = load_spec(tmp_path / "small.yaml")
+    (tmp_path / "small.yaml").write_text(PLAIN)
+    spec = replace(load_spec(tmp_path / "small.yaml", added=ADDED), blocks=3)
     for folds in (1, 3):
         seen = []
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from refused import succeeded
-from toy_study import TOY, run_study
+from study_engine import PLAIN, run_study
 
 from levelfield.analysis.all_classes import on_all_classes
 from levelfield.analysis.conditions import cap_lines
@@ -28,13 +27,10 @@ UNTIL_DONE |= {"init_args": {"first": 2, "every": 4, "patience": 2}}
 
 
 def study_of(folder: Path, epochs: int = 3, runs: int = 2) -> StudyFolder:
-    study = yaml.safe_load(TOY) | {"name": "until_done", "search": {"trials": 0}, "spaces": {}, "runs": runs}
-    study["base"][0]["trainer"] |= {"max_epochs": epochs, "callbacks": [UNTIL_DONE]}
-    study["base"][0]["model"] |= {"embedder_lr": 0.1}
-    study["methods"] = {"contrastive": study["methods"]["contrastive"]}
+    given = {"trainer.max_epochs": epochs, "trainer.callbacks": [UNTIL_DONE], "model.embedder_lr": 0.1, "runs": runs}
     folder.mkdir()
-    (folder / "until_done.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
-    return run_study(folder / "until_done", load_spec(folder / "until_done.yaml"))
+    (folder / "until_done.yaml").write_text(PLAIN)
+    return run_study(folder / "until_done", load_spec(folder / "until_done.yaml", given))
 
 
 @pytest.fixture(scope="module")
@@ -79,20 +75,16 @@ def test_table_page_and_status_say_who_reached_the_cap(tmp_path: Path) -> None:
 
 
 def test_up_to_one_in_twenty_may_reach_the_cap() -> None:
-    def lines(capped: int, of: int, **more: Any) -> list[str]:
-        done = {"steps": 2000, "stopped_by": "patience"}
-        ends = [{"steps": 4000, "stopped_by": "cap"}] * capped + [done] * (of - capped)
-        results = [*({"ending": end} for end in ends), *more.values()]
+    def lines(*results: dict[str, Any]) -> list[str]:
         of_runs = {Job("row", "run", number, 0): result for number, result in enumerate(results)}
         return cap_lines(SimpleNamespace(state=SimpleNamespace(results=of_runs)))
 
-    assert lines(0, 0) == []
-    assert lines(2, 40) == []
-    (line,) = lines(3, 40)
+    capped, done = ({"ending": {"steps": 4000, "stopped_by": by}} for by in ("cap", "patience"))
+    others = ({"ending": {"steps": 6}}, {"failure": "nan"}, {})  # of a fixed length, failed, and of a study of before
+    assert lines(*others) == lines(*[capped] * 2, *[done] * 38) == []
+    (line,) = lines(*[capped] * 3, *[done] * 37, *others)
     assert "3 of 40 trainings" in line
     assert "4,000 steps" in line
-    # Of a fixed length, failed, and of a study of before.
-    assert lines(0, 0, fixed={"ending": {"steps": 6}}, failed={"failure": "nan"}, before={}) == []
 
 
 def test_nothing_is_chosen_without_a_validation(until_done: StudyFolder, tmp_path: Path) -> None:

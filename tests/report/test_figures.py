@@ -1,53 +1,47 @@
 """What the figures draw, where it is computed and not only placed; their files."""
 
-import csv
 import re
-from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from deletable import RESULTS, needs
 from matplotlib import rcParams
-from tiny_fit import REPOSITORY
 
-from levelfield.analysis.comparison import compare_all
-from levelfield.analysis.results import ResultRow, SummaryRow, collect_rows
+from levelfield.analysis.comparison import PAIR, Comparison
+from levelfield.analysis.results import SummaryRow, collect_rows
 from levelfield.cli.main import main
+from levelfield.experiment import Study
 from levelfield.report.figures import PAPER_WIDTH, Results, scores, write_figures
 from levelfield.report.figures.differences import differences_figure
 from levelfield.report.figures.search import search_figures
 from levelfield.report.figures.style import style
 from levelfield.report.figures.sweep import sweep_figure
 from levelfield.report.table import paper_table
-from levelfield.study.archive import unpack_study
 from levelfield.study.folder import StudyFolder
 from levelfield.study.search_space import read_space
 from levelfield.study.suggest import Trial
 
 
+def pair(method: int, other: int, points: float, embedding: str = "separated") -> Comparison:
+    untested = dict.fromkeys(("low", "high", "p", "p_holm"))
+    kinds = {"kind": PAIR, "metric": "map_at_r", "embedding": embedding}
+    return Comparison(f"m{method}", f"m{other}", difference=points / 100, family=3, n=3, **kinds, **untested)
+
+
 def test_the_better_method_is_named_first_and_pairs_that_do_not_fit_are_left_out() -> None:
-    """Method k scores k points more than method 0 when separated, and as much less when concatenated."""
-    rows = [
-        ResultRow(f"m{k}", "test", None, run, None, embedding, "map_at_r", 0.5 + sign * k / 100 + 0.001 * run * k)
-        for k in range(3)
-        for run in range(3)
-        for embedding, sign in (("separated", 1), ("concatenated", -1))
-    ]
-    comparisons = [c for e in ("separated", "concatenated") for c in compare_all(rows, ["m0", "m1", "m2"], embedding=e)]
+    """Method k is better than those before it when separated, and worse when concatenated."""
+    points = {(0, 1): -1.1, (0, 2): -2.3, (1, 2): -1.2}
+    comparisons = [pair(*both, points[both]) for both in points]
+    comparisons += [pair(*both, -points[both], "concatenated") for both in points]
     # If runs failed, pairs have different runs, and no method need beat all others: 36 pairs that form a circle.
-    pairs = [(a, b) for a in range(9) for b in range(a + 1, 9)]
-    circle = [
-        replace(comparisons[0], method=f"m{a}", other=f"m{b}", difference=-0.01 if (a, b) == (0, 8) else 0.01)
-        for a, b in pairs
-    ]
+    circle = [pair(a, b, -1 if (a, b) == (0, 8) else 1) for a, b in combinations(range(9), 2)]
     with style():
         figure, few = differences_figure(comparisons), differences_figure(circle)
     names, of_circle = ([label.get_text() for label in each.axes[0].get_yticklabels()] for each in (figure, few))
     assert names == ["m1 over m0", "m2 over m0", "m2 over m1"]
     assert of_circle == [*(f"m0 over m{k}" for k in range(1, 8)), "m8 over m0"]
-    # Runs 0, 1 and 2 add 0, 0.1 and 0.2 points to m1, twice that to m2: 0.1 and 0.2 on average.
-    for axes, expected in zip(figure.axes, ([1.1, 2.2, 1.1], [-0.9, -1.8, -0.9]), strict=True):
+    for axes, expected in zip(figure.axes, ([1.1, 2.3, 1.2], [-1.1, -2.3, -1.2]), strict=True):
         drawn = [float(line.get_xdata()[0]) for line in axes.lines if line.get_marker() == "o"]
         assert drawn == pytest.approx(expected)
 
@@ -87,20 +81,15 @@ def test_a_sweep_is_a_curve_a_method_and_a_line_for_what_is_not_swept() -> None:
         assert list(named.axes[0].lines[0].get_xdata()) == [0, 1]
 
 
-@needs(RESULTS)
-def test_the_scores_are_compared_with_the_best_untrained_row_which_is_named(tmp_path: Path) -> None:
-    archive = REPOSITORY / "results/trunk/trunk_grocery_store/archive.tar.xz"
-    unpack_study(archive, tmp_path / "study")
-    study = StudyFolder.begun(tmp_path / "study")
+def test_the_scores_are_compared_with_the_best_untrained_row_which_is_named(finished: Path) -> None:
+    """tests/analysis/test_verdict.py has which row that is."""
+    study = StudyFolder.begun(finished)
     with style():
         figure = scores.FIGURE.draw(Results(study, collect_rows(study)))
-    with open(archive.with_name("summary.csv"), newline="") as file:
-        found = [row for row in csv.DictReader(file) if (row["embedding"], row["metric"]) == ("separated", "map_at_r")]
-    means = {row["method"]: float(row["mean"]) for row in found if row["method"].startswith("pretrained")}
-    assert max(means, key=means.__getitem__) == "pretrained"  # a PCA to 1280; the features are the first row
+    separated = Study(finished).summary.query("embedding == 'separated' and metric == 'map_at_r'")
     (line,) = (line for line in figure.axes[0].lines if line.get_linestyle() == "--")
-    assert line.get_xdata()[0] == pytest.approx(100 * means["pretrained"], abs=1e-6)
-    assert figure.legends[0].get_texts()[-1].get_text() == "best untrained row: features, PCA to 1280"
+    assert line.get_xdata()[0] == pytest.approx(100 * separated.set_index("method")["mean"]["pretrained"])
+    assert figure.legends[0].get_texts()[-1].get_text() == "best untrained row: features, PCA to 16"
 
 
 @pytest.mark.slow
@@ -124,4 +113,3 @@ def test_the_figures_are_files_of_one_width_and_of_the_same_bytes(copy: Path, tm
             assert re.search(rf"/MediaBox \[ ?0 0 {72 * PAPER_WIDTH:g} ".encode(), content)
             assert b"DejaVuSans" in content
             assert b"/FontFile2" in content  # TrueType, embedded
-            assert b"/CreationDate" not in content

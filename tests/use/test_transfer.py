@@ -8,11 +8,9 @@ import pytest
 import torch
 from own_images import own_images
 from refused import refused, succeeded
-from scipy import stats
+from statsmodels.api import OLS
 
 import levelfield
-from levelfield.core import ledger
-from levelfield.data.datasets import ImageTable
 from levelfield.metrics import clustering_metrics, retrieval_metrics
 from levelfield.use.transfer import class_interval, scores_of
 
@@ -32,9 +30,6 @@ def test_the_command_scores_another_set_and_keeps_a_ledger(fitted, tmp_path, run
     lines = [json.loads(line) for line in (fitted / "ledger.jsonl").read_text().splitlines()]
     assert [line["event"] for line in lines] == ["evaluated", "finished"]
     assert [lines[0][key] for key in ("data", "num_samples", "by")] == ["image_table", 64, "levelfield score"]
-    succeeded(run("test", "--ckpt_path", best, "--trainer.enable_progress_bar", "false"))
-    scored = ImageTable(table)
-    assert len(ledger.evaluations_of(list(scored.contents_of(scored.read_index().keys)))) == 2, "the test is of letters"
 
 
 def test_mistakes_end_in_a_line(fitted: Path, tmp_path: Path, run) -> None:
@@ -56,26 +51,21 @@ def test_mistakes_end_in_a_line(fitted: Path, tmp_path: Path, run) -> None:
 
 
 @pytest.mark.parametrize("num_classes", [3, 12])
-def test_the_interval_is_that_of_pairs_of_one_class(num_classes: int) -> None:
-    """The variance of a mean whose errors are correlated within classes alone: the sum of all pairs' products."""
+def test_the_interval_is_that_of_a_regression_with_clusters(num_classes: int) -> None:
+    """A regression on a constant, whose errors are correlated within classes alone."""
     draw = np.random.default_rng(num_classes)
     labels = np.repeat(np.arange(num_classes), draw.integers(1, 9, num_classes))
     scores = draw.normal(size=num_classes)[labels] + draw.normal(size=len(labels))
-    errors = scores - scores.mean()
-    pairs = sum(errors[i] * errors[j] for i, j in np.argwhere(labels[:, None] == labels))
-    variance = pairs / len(scores) ** 2 * num_classes / (num_classes - 1)
-    half = stats.t(num_classes - 1).ppf(0.975) * variance**0.5
-    assert class_interval(torch.tensor(scores), torch.tensor(labels)) == pytest.approx(half)
+    fit = OLS(scores, np.ones(len(scores))).fit(cov_type="cluster", cov_kwds={"groups": labels}, use_t=True)
+    found = class_interval(torch.tensor(scores), torch.tensor(labels))
+    assert fit.params[0] - found == pytest.approx(fit.conf_int()[0, 0])
     assert class_interval(torch.tensor([0.1, 0.2, 0.4]), torch.tensor([5, 5, 9])) is None, "two classes have none"
 
 
 def test_the_scores_are_those_of_the_metrics() -> None:
-    embeddings, labels = torch.randn(60, 8), torch.arange(60) % 7
-    scores, skipped = scores_of(embeddings, labels)
-    expected = retrieval_metrics(embeddings, labels) | clustering_metrics(embeddings, labels)
+    embeddings, labels, is_query = torch.randn(60, 8), torch.arange(60) % 7, torch.arange(60) < 20
+    scores, skipped = scores_of(embeddings, labels, is_query, "euclidean")
+    asked = embeddings[is_query], labels[is_query], embeddings[~is_query], labels[~is_query]
+    expected = retrieval_metrics(*asked, distance="euclidean") | clustering_metrics(embeddings, labels)
     assert skipped == expected.pop("num_skipped") == 0
     assert {metric: score.value for metric, score in scores.items()} == pytest.approx(expected)
-    is_query = torch.arange(60) < 20
-    scores, _ = scores_of(embeddings, labels, is_query, "euclidean")
-    asked = embeddings[is_query], labels[is_query], embeddings[~is_query], labels[~is_query]
-    assert scores["map_at_r"].value == pytest.approx(retrieval_metrics(*asked, distance="euclidean")["map_at_r"])
