@@ -93,4 +93,4 @@ def test_the_first_line_says_what_to_use_and_the_next_what_it_is_worth(three: St
     lines = decision_lines(decide(none), none, three)
     assert lines[0] == f"Use the features as they are: no row is clearly above them {where}."
     assert "has +0.5 points there; it would have to be at least" in lines[1]
-    assert f"{words} has the model of the whole trunk, NT-Xent (trunk_ntxent)." in lines
+    assert f"T{words[1:]} has the model of the whole trunk, NT-Xent (trunk_ntxent)." in lines

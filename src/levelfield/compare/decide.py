@@ -134,7 +134,8 @@ def decision_lines(decision: Decision, found: Sequence[Rung], spec: StudySpec, t
         if not np.isnan(above.needed):
             least = f"it would have to be at least {100 * above.needed:.1f}."
             lines.append(f"{name[0].upper()}{name[1:]} has {100 * above.difference:+.1f} points there; {least}")
-    lines += [*test, *(f"{names[rung.row]} has the model of {names[rung.same_as]}." for rung in found if rung.same_as)]
+    same = [f"{names[rung.row]} has the model of {names[rung.same_as]}." for rung in found if rung.same_as]
+    lines += [*test, *(f"{line[0].upper()}{line[1:]}" for line in same)]
     if not any(rung.row.startswith("trunk_") for rung in found):
         lines.append("The trunk was not trained: give it more --minutes.")
     return lines
