@@ -147,15 +147,15 @@ def measure(steps: list[Callable[[], float]], seconds: float) -> list[float]:
     return best
 
 
-def build(case: Case, n: int) -> tuple[Any, Any]:
-    """The loss and, where there is one that fits, the peer's."""
+def build(case: Case, n: int, most: float = PEER_BYTES) -> tuple[Any, Any]:
+    """The loss and the peer's, if there is one that takes at most so many bytes."""
     if case.name in regularizers.__all__:
         regularizer = getattr(regularizers, case.name)()
         return (lambda embeddings, labels: regularizer(embeddings)), None
     arguments = dict(case.arguments)
     if case.kind in ("class", "both"):
         arguments |= {"num_classes": n // SAMPLES_PER_CLASS, "embedding_size": DIM}
-    has_peer = case.peer_bytes is not None and case.peer_bytes(n) <= PEER_BYTES
+    has_peer = case.peer_bytes is not None and case.peer_bytes(n) <= most
     return getattr(losses, case.name)(**arguments), getattr(peers, case.name)(**arguments) if has_peer else None
 
 
