@@ -31,11 +31,6 @@ from gpu_fits import EMBEDDING_SIZE, compile_one, input_path, made_images, train
 from torch import Tensor
 from torch.nn.functional import normalize
 
-# Seconds of each part on an H100 with 16 cores. What a part leaves goes to the parts after it.
-SHARES = {
-    "waits": 9, "gather": 5, "validation": 18, "scoring": 12, "retrieval": 17, "losses": 26, "text": 9,
-    "training": 120, "input": 70, "compare": 52,
-}  # fmt: skip
 GRACE = 8  # seconds after its share until a part is stopped
 
 
@@ -282,9 +277,11 @@ def compare(part: Part) -> None:
         raise SystemExit(written[-1500:])
 
 
-PARTS: dict[str, Callable[[Part], None]] = {
-    "waits": waits, "gather": gather, "validation": validation, "scoring": scoring, "retrieval": retrieval,
-    "losses": losses, "text": text, "training": training, "input": input_path, "compare": compare,
+# Each part, and its seconds on an H100 with 16 cores. What a part leaves goes to the parts after it.
+PARTS: dict[str, tuple[Callable[[Part], None], int]] = {
+    "waits": (waits, 9), "gather": (gather, 5), "validation": (validation, 18), "scoring": (scoring, 12),
+    "retrieval": (retrieval, 17), "losses": (losses, 26), "text": (text, 9), "training": (training, 120),
+    "input": (input_path, 70), "compare": (compare, 52),
 }  # fmt: skip
 
 
@@ -340,7 +337,7 @@ def run_part(options: argparse.Namespace) -> None:
         return
     options.output.touch()
     if seconds := sys.stdin.readline():  # empty if the benchmark was stopped
-        PARTS[options.part](Part(options.device, float(seconds), options.output, options.cores))
+        PARTS[options.part][0](Part(options.device, float(seconds), options.output, options.cores))
 
 
 def machine(device: str, cores: int) -> str:
@@ -372,7 +369,7 @@ def main() -> None:
     for part in parts:  # else these would import beside the first rows of the part before
         part.wait_for_imports()
     for number, part in enumerate(parts):
-        share = SHARES[part.name] / sum(SHARES[name] for name in options.parts[number:])
+        share = PARTS[part.name][1] / sum(PARTS[name][1] for name in options.parts[number:])
         text += part.tables(max(share * (begin + 60 * options.minutes - time.perf_counter()), 5))
         options.output.write_text(text)
     print(f"{text}\n{time.perf_counter() - begin:.0f} s in all")

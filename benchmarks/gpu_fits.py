@@ -8,7 +8,7 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -20,20 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate, normalize
 
 EMBEDDING_SIZE = 128
-
-
-class OnDevice:
-    """A loader of batches that are already on the device."""
-
-    def __init__(self, batches: Sequence[Any], times: int = 1) -> None:
-        self.batches, self.times = batches, times
-
-    def __len__(self) -> int:
-        return len(self.batches) * self.times
-
-    def __iter__(self) -> Iterator[Any]:
-        for _ in range(self.times):
-            yield from self.batches
+Batch = tuple[Tensor, Tensor]
 
 
 def network(name: str) -> nn.Module:
@@ -171,25 +158,23 @@ def validation(part: Part) -> None:
     kinds = {"as levelfield: in float32": False, "under autocast": True}
     scores: dict[str, float] = {}
 
-    def run(name: str, learner: Any, loader: OnDevice) -> float:
+    def run(name: str, learner: Any, batches: list[Batch]) -> float:
         timed = Timed(kinds[name])
         trainer = trainer_of(part, callbacks=[timed])
-        trainer.validate(learner, loader, verbose=False)
+        trainer.validate(learner, batches, verbose=False)
         scores[name] = 100 * float(trainer.callback_metrics["val/map_at_r"])
         return timed.milliseconds
 
     for trunk in trunks:
         learner = learner_of(network(trunk))
         for size in sizes:
-            loader = OnDevice([*zip(images.split(size), labels.split(size), strict=True)])
-            found = by_turns(part, {name: partial(run, name, learner, loader) for name in kinds}, rounds=3)
+            batches = [*zip(images.split(size), labels.split(size), strict=True)]
+            found = by_turns(part, {name: partial(run, name, learner, batches) for name in kinds}, rounds=3)
             for name, milli in found.items():
                 table.row(trunk, size, name, per_second(len(labels), milli), scores.get(name, ""))
 
 
 # Training steps: a trunk and a linear embedder learn by NT-Xent from one batch on the device, batch norm frozen.
-
-Batch = tuple[Tensor, Tensor]
 
 
 def bare(part: Part, trunk: Any, batch: Batch, clock: Clock, tuned: bool = False, compiled: bool = False) -> None:
@@ -222,7 +207,7 @@ def fit(
     learner = learner_of(trunk)
     if compiled is not None:
         learner.trunk.compile(backend=backend(part), **compiled)
-    trainer.fit(learner, OnDevice([batch], times=10**6))
+    trainer.fit(learner, [batch] * 10**6)
 
 
 def backend(part: Part) -> str:

@@ -12,8 +12,6 @@ Searched losses: their searches, runs and folds vary as in a study of results/, 
 """
 
 import argparse
-import csv
-import io
 import tarfile
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -21,6 +19,7 @@ from itertools import combinations, product
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from scipy.stats import binomtest, ttest_1samp
 
 from levelfield.analysis.comparison import PAIR, compare_all
@@ -120,17 +119,13 @@ def archived_spreads() -> list[tuple[float, float, float]]:
     found = []
     for archive in sorted(RESULTS.glob("*/*/archive.tar.xz"), key=lambda path: path.parent.name):
         with tarfile.open(archive) as files:
-            table = files.extractfile("results.csv")
-            assert table is not None
-            lines = [*csv.DictReader(io.TextIOWrapper(table, newline=""))]
-        values: dict[str, dict[tuple[str, str], float]] = {}
-        for line in lines:
-            if (line["stage"], line["embedding"], line["metric"]) == ("test", "separated", "map_at_r"):
-                values.setdefault(line["method"], {})[line["run"], line["fold"]] = 100 * float(line["value"])
+            rows = pd.read_csv(files.extractfile("results.csv"))
+        rows = rows.query("stage == 'test' and embedding == 'separated' and metric == 'map_at_r'")
+        values = {name: 100 * lines["value"].to_numpy() for name, lines in rows.groupby("method")}
         again = [name for name in values if name.endswith("@2")]
         if again:
             most = max(map(len, values.values()))
-            tables = {name: np.array([*v.values()]).reshape(-1, FOLDS) for name, v in values.items() if len(v) == most}
+            tables = {name: each.reshape(-1, FOLDS) for name, each in values.items() if len(each) == most}
             runs = most // FOLDS
             rest = [x - x.mean(0) - x.mean(1, keepdims=True) + x.mean() for x in tables.values()]
             fold = np.mean([(each**2).sum() for each in rest]) / ((runs - 1) * (FOLDS - 1))
