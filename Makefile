@@ -49,7 +49,7 @@ test-full: $(VENV)/installed-dev
 	$(BIN)/pytest -m "not gpu" --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 behaviour: $(VENV)/installed-dev
-	$(BIN)/python scripts/behaviour.py against $(COMMIT)
+	$(BIN)/python scripts/behaviour.py $(COMMIT)
 
 # FILE=src/levelfield/metrics/ranking.py COUNT=20 MINUTES=30 SEED=1 TESTS=tests/metrics; all are optional.
 mutants: $(VENV)/installed-dev
