@@ -18,6 +18,7 @@ import torch
 from gpu_clock import Clock, Part, Table, by_turns, per_second
 from torch import Tensor, nn
 from torch.nn.functional import interpolate, normalize
+from torch.utils.data import DataLoader
 
 EMBEDDING_SIZE = 128
 Batch = tuple[Tensor, Tensor]
@@ -161,7 +162,7 @@ def validation(part: Part) -> None:
     def run(name: str, learner: Any, batches: list[Batch]) -> float:
         timed = Timed(kinds[name])
         trainer = trainer_of(part, callbacks=[timed])
-        trainer.validate(learner, batches, verbose=False)
+        trainer.validate(learner, DataLoader(batches, batch_size=None), verbose=False)
         scores[name] = 100 * float(trainer.callback_metrics["val/map_at_r"])
         return timed.milliseconds
 
@@ -207,7 +208,7 @@ def fit(
     learner = learner_of(trunk)
     if compiled is not None:
         learner.trunk.compile(backend=backend(part), **compiled)
-    trainer.fit(learner, [batch] * 10**6)
+    trainer.fit(learner, DataLoader([batch] * 10**6, batch_size=None))
 
 
 def backend(part: Part) -> str:

@@ -11,7 +11,6 @@ seed; the run has 0.7 of that variance, noise the rest.
 Searched losses: their searches, runs and folds vary as in a study of results/, drawn anew for each simulated study.
 """
 
-import argparse
 import tarfile
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -20,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from jsonargparse import auto_cli
 from scipy.stats import binomtest, ttest_1samp
 
 from levelfield.analysis.comparison import PAIR, compare_all
@@ -187,14 +187,10 @@ def print_searched(studies: int) -> None:
             )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--studies", type=int, default=20_000)
-    parser.add_argument("--searched", type=int, metavar="STUDIES", help="simulate only studies of searched losses")
-    given = parser.parse_args()
-    studies = given.studies
-    if given.searched is not None:
-        print_searched(given.searched)
+def main(*, studies: int = 20_000, searched: int | None = None) -> None:
+    """Print the figures of so many simulated studies, or only those of so many studies of searched losses."""
+    if searched is not None:
+        print_searched(searched)
         return
     families = studies // 2
     print(f"{studies} studies a figure, {families} of 14 methods; percent")
@@ -215,4 +211,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    auto_cli(main)
