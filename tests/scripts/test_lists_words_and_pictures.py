@@ -29,13 +29,13 @@ def test_whatever_can_be_named_is_exported_and_has_a_test_and_a_data_set_its_con
     for base, package in lists.PACKAGES.items():
         exported = importlib.import_module(f"levelfield.{package}")
         for file in pkgutil.iter_modules(exported.__path__):
-            for name, kind in vars(importlib.import_module(f"{exported.__name__}.{file.name}")).items():
-                if (
-                    inspect.isclass(kind)
-                    and issubclass(kind, base)
-                    and not (name.startswith("_") or inspect.isabstract(kind))
-                ):
-                    assert getattr(exported, name, None) is kind, f"import {name} in {exported.__file__}"
+            module = importlib.import_module(f"{exported.__name__}.{file.name}")
+            own = [each for each in vars(module).values() if getattr(each, "__module__", "") == module.__name__]
+            for kind in (each for each in own if inspect.isclass(each) and issubclass(each, base)):
+                is_named = not (kind.__name__.startswith("_") or inspect.isabstract(kind))
+                assert not is_named or kind.__name__ in exported.__all__, (
+                    f"import {kind.__name__} in {exported.__name__}"
+                )
         folder = REPOSITORY.joinpath("tests", *package.split("."))
         tests = "\n".join(path.read_text() for path in (REPOSITORY / "tests" / package.split(".")[0]).rglob("*.py"))
         for kind in lists.shipped(base):
