@@ -18,10 +18,13 @@ import torch
 from gpu_clock import Clock, Part, Table, by_turns, per_second
 from torch import Tensor, nn
 from torch.nn.functional import interpolate, normalize
-from torch.utils.data import DataLoader
 
 EMBEDDING_SIZE = 128
 Batch = tuple[Tensor, Tensor]
+
+
+class OnDevice(list[Any]):
+    """A loader of batches that are already on the device; a plain list would be several loaders."""
 
 
 def network(name: str) -> nn.Module:
@@ -52,13 +55,12 @@ def trainer_of(part: Part, **settings: Any) -> Any:
 
 def until(clock: Clock) -> Any:
     """The callback that ends a fit when the clock says so."""
-    from lightning.pytorch import Callback
+    from lightning.pytorch.callbacks import LambdaCallback
 
-    class Until(Callback):
-        def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
-            trainer.should_stop = clock.tick()
+    def end(trainer: Any, *_: Any, **__: Any) -> None:
+        trainer.should_stop = clock.tick()
 
-    return Until()
+    return LambdaCallback(on_train_batch_end=end)
 
 
 def class_images(part: Part, classes: int, each: int, side: int) -> tuple[Tensor, Tensor]:
@@ -162,7 +164,7 @@ def validation(part: Part) -> None:
     def run(name: str, learner: Any, batches: list[Batch]) -> float:
         timed = Timed(kinds[name])
         trainer = trainer_of(part, callbacks=[timed])
-        trainer.validate(learner, DataLoader(batches, batch_size=None), verbose=False)
+        trainer.validate(learner, OnDevice(batches), verbose=False)
         scores[name] = 100 * float(trainer.callback_metrics["val/map_at_r"])
         return timed.milliseconds
 
@@ -208,7 +210,7 @@ def fit(
     learner = learner_of(trunk)
     if compiled is not None:
         learner.trunk.compile(backend=backend(part), **compiled)
-    trainer.fit(learner, DataLoader([batch] * 10**6, batch_size=None))
+    trainer.fit(learner, OnDevice([batch] * 10**6))
 
 
 def backend(part: Part) -> str:
