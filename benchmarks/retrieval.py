@@ -4,9 +4,8 @@
     python benchmarks/retrieval.py --sizes cub cars  # seconds
     python benchmarks/retrieval.py --next-to-peers [--before CHECKOUT]  # one and two threads; another checkout in turn
 
-Everything runs in one process, in turns, so that other load on the machine hits all alike; the table has the minimum
-over the repeats. On a machine that others load, two threads wait for each other: `--threads 1` and the CPU time tell
-more there.
+All run in one process, in turns, so that other load hits all alike; the table has the minimum over the repeats. Where
+others load the machine, two threads wait for each other: `--threads 1` and the CPU time tell more.
 """
 
 import argparse
