@@ -13,7 +13,7 @@ help:
 	@echo "make test        the tests, about 10 minutes on 2 cores"
 	@echo "make test-oldest the core tests with the lowest versions that pyproject.toml allows"
 	@echo "make test-full   the long tests too, about an hour"
-	@echo "make behaviour   compares scores, tensors, batches, splits and messages with COMMIT (HEAD)"
+	@echo "make behaviour   compares scores, weights, embeddings and messages with COMMIT (HEAD)"
 	@echo "make mutants     changes the source at the places of tests/mutations.txt, or at random ones of FILE; tests must notice"
 	@echo "make axe         fetches axe-core, which checks the study's page for accessibility"
 	@echo "make test-gpu    the tests that need CUDA; they are skipped without it"
@@ -49,7 +49,7 @@ test-full: $(VENV)/installed-dev
 	$(BIN)/pytest -m "not gpu" --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 behaviour: $(VENV)/installed-dev
-	$(BIN)/python scripts/behaviour.py against $(COMMIT)
+	$(BIN)/python scripts/behaviour.py $(COMMIT)
 
 # FILE=src/levelfield/metrics/ranking.py COUNT=20 MINUTES=30 SEED=1 TESTS=tests/metrics; all are optional.
 mutants: $(VENV)/installed-dev

@@ -10,12 +10,14 @@ features less the true one (bias). "optimistic": validation gives trained rows o
 the features with small noise. The second table has the intervals of a difference: how often they hold the true one.
 """
 
-import argparse
+import itertools
 import os
+import sys
 from collections.abc import Iterator
 
 import numpy as np
 import torch
+from jsonargparse import auto_cli
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -61,12 +63,6 @@ def started(kind: EmbedderInit, length: int, features: Tensor, labels: Tensor) -
     return layer
 
 
-@torch.no_grad()
-def untrained(kind: EmbedderInit, length: int, features: Tensor, labels: Tensor, trained: Tensor) -> Tensor:
-    """The embeddings of all samples by a map that is fitted to the trained ones."""
-    return normalize(started(kind, length, features[trained], labels)(features))
-
-
 def head(kind: str, features: Tensor, labels: Tensor, seed: int) -> torch.nn.Module:
     """A linear layer that begins with the PCA, trained on the features."""
     torch.manual_seed(seed)
@@ -79,22 +75,22 @@ def head(kind: str, features: Tensor, labels: Tensor, seed: int) -> torch.nn.Mod
         optimizer.zero_grad()
         loss(normalize(linear(features[batch])), labels[batch]).backward()
         optimizer.step()
-    return linear.requires_grad_(False)
+    return linear
 
 
 def rows_of(features: Tensor, labels: Tensor, trained: Tensor) -> Rows:
-    """The rows of a comparison as embeddings of all samples, trained on some of them."""
-    classes = labels[trained].unique(return_inverse=True)[1]
-    rows = {UNTOUCHED: normalize(features)}
-    whole, given = features.shape[1], (features, classes, trained)
-    rows["pretrained[pca]"] = untrained("pca", SIZE, *given)
-    rows["pretrained[whitening]"] = untrained("whitening", whole, *given)
-    rows[f"pretrained[whitening{SIZE}]"] = untrained("whitening", SIZE, *given)
-    rows["pretrained[lda]"] = untrained("lda", SIZE, *given)
-    for kind in ("ntxent", "normalized_softmax"):
-        for seed in (0, 1):
-            rows[f"head_{kind}_{seed}"] = normalize(head(kind, features[trained], classes, seed)(features))
-    return rows
+    """The rows of a comparison as embeddings of all samples, fitted to or trained on some of them."""
+    given = features[trained], labels[trained].unique(return_inverse=True)[1]
+    layers: dict[str, torch.nn.Module] = {
+        "pretrained[pca]": started("pca", SIZE, *given),
+        "pretrained[whitening]": started("whitening", features.shape[1], *given),
+        f"pretrained[whitening{SIZE}]": started("whitening", SIZE, *given),
+        "pretrained[lda]": started("lda", SIZE, *given),
+    }
+    for kind, seed in itertools.product(("ntxent", "normalized_softmax"), (0, 1)):
+        layers[f"head_{kind}_{seed}"] = head(kind, *given, seed)
+    with torch.no_grad():
+        return {UNTOUCHED: normalize(features)} | {name: normalize(layer(features)) for name, layer in layers.items()}
 
 
 def equal_rows(features: Tensor) -> Rows:
@@ -119,20 +115,12 @@ def decisions(rows: Rows, labels: Tensor, pool: np.ndarray, draws: int, folds: i
     names, chosen, tested = [*rows], [], np.zeros((draws, len(rows)))
     for draw in range(draws):
         classes = np.random.default_rng(draw).permutation(pool)
-        test, *val = (
-            of_classes(labels, part)
-            for part in np.split(
-                classes[: TESTED + folds * OF_A_FOLD], range(TESTED, TESTED + folds * OF_A_FOLD, OF_A_FOLD)
-            )
-        )
+        parts = np.split(classes, TESTED + OF_A_FOLD * np.arange(folds + 1))[:-1]
+        test, *val = (of_classes(labels, part) for part in parts)
         found = []
         for number, (name, embeddings) in enumerate(rows.items()):
             each = [scores(embeddings[fold], labels[fold]) + more * name.startswith("head_") for fold in val]
-            sums = [
-                of_class
-                for fold, of_fold in zip(val, each, strict=True)
-                for of_class in class_sums(of_fold, labels[fold])
-            ]
+            sums = [row for fold, of_fold in zip(val, each, strict=True) for row in class_sums(of_fold, labels[fold])]
             tested[draw, number] = scores(embeddings[test], labels[test]).mean()
             found.append(Rung(name, float(torch.cat(each).mean()), from_sums(sums)))
         highest = max(found, key=lambda rung: rung.validation).row
@@ -184,15 +172,12 @@ def table(heading: list[str], lines: list[list[str]]) -> None:
         print(f"| {' | '.join(line)} |", flush=True)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sets", nargs="+", default=["clinc150", "omniglot"], choices=["clinc150", "omniglot"])
-    parser.add_argument("--draws", type=int, default=200)
-    arguments = parser.parse_args()
+def main(*, sets: tuple[str, ...] = ("clinc150", "omniglot"), draws: int = 200) -> None:
+    """Print both tables of some data sets."""
     if "LEVELFIELD_DATA" not in os.environ:
-        parser.error("set LEVELFIELD_DATA=DIR, with clinc150/ and omniglot/")
+        sys.exit("set LEVELFIELD_DATA=DIR, with clinc150/ and omniglot/")
     rules, intervals = list[list[str]](), list[list[str]]()
-    for name in arguments.sets:
+    for name in sets:
         features, labels = features_of(name)
         classes = np.random.default_rng(0).permutation(np.unique(labels))
         learned, pool = np.split(classes, [len(classes) // 3])
@@ -203,15 +188,15 @@ def main() -> None:
             ("4 folds, optimistic", rows, 4, OPTIMISM),
             ("4 folds, equal", equal_rows(features), 4, 0.0),
         ):
-            rules += [[name, title, *line] for line in decisions(compared, labels, pool, arguments.draws, folds, more)]
+            rules += [[name, title, *line] for line in decisions(compared, labels, pool, draws, folds, more)]
         for count in (20, 80):
             for other in ("pretrained[whitening]", "head_ntxent_0", "head_ntxent_1"):
                 against = "head_ntxent_0" if other.endswith("_1") else UNTOUCHED
-                found = coverage(rows[other], rows[against], labels, pool, count, arguments.draws)
+                found = coverage(rows[other], rows[against], labels, pool, count, draws)
                 intervals += [[name, f"{other} - {against}", str(count), *line] for line in found]
     table(["data", "validation", "rule", "features, %", "worse, %", "regret", "bias"], rules)
     table(["data", "difference", "classes", "interval over", "true", "held, %", "half width"], intervals)
 
 
 if __name__ == "__main__":
-    main()
+    auto_cli(main)

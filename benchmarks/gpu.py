@@ -31,11 +31,6 @@ from gpu_fits import EMBEDDING_SIZE, compile_one, input_path, made_images, train
 from torch import Tensor
 from torch.nn.functional import normalize
 
-# Seconds of each part on an H100 with 16 cores. What a part leaves goes to the parts after it.
-SHARES = {
-    "waits": 9, "gather": 5, "validation": 18, "scoring": 12, "retrieval": 17, "losses": 26, "text": 9,
-    "training": 120, "input": 70, "compare": 52,
-}  # fmt: skip
 GRACE = 8  # seconds after its share until a part is stopped
 
 
@@ -83,8 +78,8 @@ def scoring(part: Part) -> None:
 
 
 def retrieval(part: Part) -> None:
-    """Exact scores, and neighbours next to faiss."""
-    from retrieval import NEIGHBOR_METRICS, SIZES, bare_product, embedding_space, measure
+    """Exact scores, and neighbours."""
+    from retrieval import NEIGHBOR_METRICS, SIZES, bare_product, embedding_space
 
     from levelfield.metrics import retrieval_metrics
     from levelfield.metrics.nearest import nearest
@@ -94,20 +89,20 @@ def retrieval(part: Part) -> None:
     table = Table(part.file, "Retrieval", "items x numbers", "what", "s", "peak MiB", "MAP@R")
 
     def rows(runs: Mapping[str, Callable[[], Any]], points: Tensor, rounds: int) -> None:
-        peaks: dict[str, float] = {}
-        scores: dict[str, Any] = {}
+        peaks: dict[str, str] = {}
+        scores: dict[str, str] = {}
 
         def run(name: str) -> float:
             def call() -> None:
                 result = runs[name]()
                 scores[name] = f"{result['map_at_r']:.5f}" if isinstance(result, dict) else ""
 
-            seconds, _, peaks[name] = measure(call, part.device)
-            return seconds
+            with part.peak(peaks, name):
+                return part.seconds(call)
 
         for name, seconds in by_turns(part, {name: partial(run, name) for name in runs}, rounds).items():
-            peak = f"{peaks[name]:,.0f}" if name in peaks else ""
-            table.row(" x ".join(f"{n:,}" for n in points.shape), name, seconds, peak, scores.get(name, ""))
+            shape = " x ".join(f"{n:,}" for n in points.shape)
+            table.row(shape, name, seconds, peaks.get(name, ""), scores.get(name, ""))
 
     embeddings, labels = (each.to(part.device) for each in embedding_space(*sop))
     scored = partial(retrieval_metrics, embeddings, labels)
@@ -131,27 +126,12 @@ def retrieval(part: Part) -> None:
         f"MAP@R, RP, P@1, R@k of {queries:,} queries, 8 GiB": partial(scored, memory_budget=2**33),
     }
     rows(runs, embeddings, rounds=1)
-    try:
-        import faiss
-
-        index = faiss.GpuIndexFlatIP(faiss.StandardGpuResources(), embeddings.shape[1])
-    except (ImportError, AttributeError):
-        table.row("", "faiss on a GPU", "not installed")
-        return
-    found = embeddings.cpu().numpy()
-    index.add(found)
-    index.search(found[:100], neighbours)
-    rows({f"faiss, {neighbours} nearest": lambda: index.search(found[:asked], neighbours)}, embeddings, rounds=2)
 
 
 def losses(part: Part) -> None:
     """Six kinds of losses with and without deterministic operations, next to pytorch-metric-learning."""
     from losses import CASES, DIM, SAMPLES_PER_CLASS, batch, build, floor
 
-    try:
-        from pytorch_metric_learning import losses as peers
-    except ImportError:
-        peers = None
     kinds = ("Contrastive", "TripletMargin", "NTXent", "MultiSimilarity", "ArcFace", "FastAP")
     columns = ("loss", "N", "ours", "deterministic", "peer", "similarities alone", "MiB", "MiB, deterministic")
     table = Table(part.file, f"Losses, forward and backward, D = {DIM}, milliseconds", *columns)
@@ -174,21 +154,20 @@ def losses(part: Part) -> None:
                 continue
             points = [each.detach().to(part.device) for each in batch(n)]
             points[0].requires_grad_()
-            loss = build(case, n)[0].to(part.device)
+            loss, peer = build(case, n, most=40 * 2**30)
+            loss.to(part.device)
             weights = torch.randn(classes, DIM, device=part.device, requires_grad=True)
             runs = {
                 "ours": partial(run, "ours", mib, loss, points),
                 "deterministic": partial(run, "deterministic", mib, loss, points),
                 "similarities": partial(run, "similarities", mib, floor(case.kind, weights), points),
             }
-            if peers is not None and case.peer_bytes is not None and case.peer_bytes(n) < 40 * 2**30:
-                sized = {"num_classes": classes, "embedding_size": DIM} if case.kind == "class" else {}
-                peer = getattr(peers, case.name)(**sized, **case.arguments).to(part.device)
-                runs["peer"] = partial(run, "peer", mib, peer, points)
-            found = {"peer": "not installed" if peers is None else "-"} | by_turns(part, runs)
+            if peer is not None:
+                runs["peer"] = partial(run, "peer", mib, peer.to(part.device), points)
+            found = {"peer": "-"} | by_turns(part, runs)
             cells = (found[key] for key in ("ours", "deterministic", "peer", "similarities"))
             table.row(name, n, *cells, mib.get("ours", ""), mib.get("deterministic", ""))
-            del loss, runs
+            del loss, peer, runs
             part.free()
 
 
@@ -298,9 +277,11 @@ def compare(part: Part) -> None:
         raise SystemExit(written[-1500:])
 
 
-PARTS: dict[str, Callable[[Part], None]] = {
-    "waits": waits, "gather": gather, "validation": validation, "scoring": scoring, "retrieval": retrieval,
-    "losses": losses, "text": text, "training": training, "input": input_path, "compare": compare,
+# Each part, and its seconds on an H100 with 16 cores. What a part leaves goes to the parts after it.
+PARTS: dict[str, tuple[Callable[[Part], None], int]] = {
+    "waits": (waits, 9), "gather": (gather, 5), "validation": (validation, 18), "scoring": (scoring, 12),
+    "retrieval": (retrieval, 17), "losses": (losses, 26), "text": (text, 9), "training": (training, 120),
+    "input": (input_path, 70), "compare": (compare, 52),
 }  # fmt: skip
 
 
@@ -356,7 +337,7 @@ def run_part(options: argparse.Namespace) -> None:
         return
     options.output.touch()
     if seconds := sys.stdin.readline():  # empty if the benchmark was stopped
-        PARTS[options.part](Part(options.device, float(seconds), options.output, options.cores))
+        PARTS[options.part][0](Part(options.device, float(seconds), options.output, options.cores))
 
 
 def machine(device: str, cores: int) -> str:
@@ -388,7 +369,7 @@ def main() -> None:
     for part in parts:  # else these would import beside the first rows of the part before
         part.wait_for_imports()
     for number, part in enumerate(parts):
-        share = SHARES[part.name] / sum(SHARES[name] for name in options.parts[number:])
+        share = PARTS[part.name][1] / sum(PARTS[name][1] for name in options.parts[number:])
         text += part.tables(max(share * (begin + 60 * options.minutes - time.perf_counter()), 5))
         options.output.write_text(text)
     print(f"{text}\n{time.perf_counter() - begin:.0f} s in all")

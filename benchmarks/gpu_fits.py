@@ -8,7 +8,7 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -20,20 +20,11 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate, normalize
 
 EMBEDDING_SIZE = 128
+Batch = tuple[Tensor, Tensor]
 
 
-class OnDevice:
-    """A loader of batches that are already on the device."""
-
-    def __init__(self, batches: Sequence[Any], times: int = 1) -> None:
-        self.batches, self.times = batches, times
-
-    def __len__(self) -> int:
-        return len(self.batches) * self.times
-
-    def __iter__(self) -> Iterator[Any]:
-        for _ in range(self.times):
-            yield from self.batches
+class OnDevice(list[Any]):
+    """A loader of batches that are already on the device; a plain list would be several loaders."""
 
 
 def network(name: str) -> nn.Module:
@@ -64,13 +55,12 @@ def trainer_of(part: Part, **settings: Any) -> Any:
 
 def until(clock: Clock) -> Any:
     """The callback that ends a fit when the clock says so."""
-    from lightning.pytorch import Callback
+    from lightning.pytorch.callbacks import LambdaCallback
 
-    class Until(Callback):
-        def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
-            trainer.should_stop = clock.tick()
+    def end(trainer: Any, *_: Any, **__: Any) -> None:
+        trainer.should_stop = clock.tick()
 
-    return Until()
+    return LambdaCallback(on_train_batch_end=end)
 
 
 def class_images(part: Part, classes: int, each: int, side: int) -> tuple[Tensor, Tensor]:
@@ -171,25 +161,23 @@ def validation(part: Part) -> None:
     kinds = {"as levelfield: in float32": False, "under autocast": True}
     scores: dict[str, float] = {}
 
-    def run(name: str, learner: Any, loader: OnDevice) -> float:
+    def run(name: str, learner: Any, batches: list[Batch]) -> float:
         timed = Timed(kinds[name])
         trainer = trainer_of(part, callbacks=[timed])
-        trainer.validate(learner, loader, verbose=False)
+        trainer.validate(learner, OnDevice(batches), verbose=False)
         scores[name] = 100 * float(trainer.callback_metrics["val/map_at_r"])
         return timed.milliseconds
 
     for trunk in trunks:
         learner = learner_of(network(trunk))
         for size in sizes:
-            loader = OnDevice([*zip(images.split(size), labels.split(size), strict=True)])
-            found = by_turns(part, {name: partial(run, name, learner, loader) for name in kinds}, rounds=3)
+            batches = [*zip(images.split(size), labels.split(size), strict=True)]
+            found = by_turns(part, {name: partial(run, name, learner, batches) for name in kinds}, rounds=3)
             for name, milli in found.items():
                 table.row(trunk, size, name, per_second(len(labels), milli), scores.get(name, ""))
 
 
 # Training steps: a trunk and a linear embedder learn by NT-Xent from one batch on the device, batch norm frozen.
-
-Batch = tuple[Tensor, Tensor]
 
 
 def bare(part: Part, trunk: Any, batch: Batch, clock: Clock, tuned: bool = False, compiled: bool = False) -> None:
@@ -222,7 +210,7 @@ def fit(
     learner = learner_of(trunk)
     if compiled is not None:
         learner.trunk.compile(backend=backend(part), **compiled)
-    trainer.fit(learner, OnDevice([batch], times=10**6))
+    trainer.fit(learner, OnDevice([batch] * 10**6))
 
 
 def backend(part: Part) -> str:

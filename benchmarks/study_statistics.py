@@ -1,4 +1,4 @@
-"""How often the statistics of a study err, and what they can show: the figures of docs/statistics.md, by simulation.
+"""How often the statistics of a study err: the figures of docs/statistics.md, by simulation.
 
     python benchmarks/study_statistics.py                  # half a minute on one core
     python benchmarks/study_statistics.py --studies 2000   # seconds, coarser
@@ -11,9 +11,6 @@ seed; the run has 0.7 of that variance, noise the rest.
 Searched losses: their searches, runs and folds vary as in a study of results/, drawn anew for each simulated study.
 """
 
-import argparse
-import csv
-import io
 import tarfile
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -21,9 +18,9 @@ from itertools import combinations, product
 from pathlib import Path
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.special import stdtr
-from scipy.stats import binomtest, nct, t
+import pandas as pd
+from jsonargparse import auto_cli
+from scipy.stats import binomtest, ttest_1samp
 
 from levelfield.analysis.comparison import PAIR, compare_all
 from levelfield.analysis.results import ResultRow
@@ -57,20 +54,13 @@ def collapses(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 DRAWS: dict[str, Draw] = {"normal": normal, "heavy tails": heavy_tails, "collapses": collapses}
 
 
-def simulated_scores(
-    rng: np.random.Generator, studies: int, methods: int, runs: int, draw: Draw, interaction_sd: float = 0.0
-) -> np.ndarray:
-    """Scores (studies, methods, runs, folds) of equal methods.
-
-    `interaction_sd` is the spread of what a fold does to one method alone: methods that are equal only on average over
-    classes that nobody drew.
-    """
+def simulated_scores(rng: np.random.Generator, studies: int, methods: int, runs: int, draw: Draw) -> np.ndarray:
+    """Scores (studies, methods, runs, folds) of equal methods."""
     return (
         FOLD_SD * draw(rng, (studies, 1, 1, FOLDS))
         + SEED_SD * draw(rng, (studies, 1, runs, 1))
         + RUN_SD * draw(rng, (studies, methods, runs, 1))
         + NOISE_SD * draw(rng, (studies, methods, runs, FOLDS))
-        + interaction_sd * draw(rng, (studies, methods, 1, FOLDS))
     )
 
 
@@ -80,23 +70,17 @@ def coverage(studies: int, runs: int, draw: Draw, seed: int = 0) -> float:
     return float(np.mean([abs(np.mean(one)) <= (t_interval(one.tolist()) or 0) for one in scores]))
 
 
-def false_positives(studies: int, runs: int, draw: Draw, interaction_sd: float = 0.0, seed: int = 0) -> float:
+def false_positives(studies: int, runs: int, draw: Draw, seed: int = 0) -> float:
     """Share of studies that call two equal methods different."""
-    scores = simulated_scores(np.random.default_rng(seed), studies, 2, runs, draw, interaction_sd)
+    scores = simulated_scores(np.random.default_rng(seed), studies, 2, runs, draw)
     return float(np.mean(paired_comparison(scores[:, 0], scores[:, 1]).p < LEVEL))
 
 
-def alternatives(studies: int, runs: int, draw: Draw, seed: int = 0) -> dict[str, tuple[float, float]]:
-    """False positives and power at 1 of two tests that are not used: folds as runs, and the corrected resampled t."""
+def folds_as_runs(studies: int, runs: int, draw: Draw, seed: int = 0) -> float:
+    """False positives of a test that is not used: each fold of a run counts as a run."""
     scores = simulated_scores(np.random.default_rng(seed), studies, 2, runs, draw)
     differences = (scores[:, 0] - scores[:, 1]).reshape(studies, -1)
-    n = runs * FOLDS
-    found = {}
-    for name, factor in (("folds taken for runs", 1 / n), ("corrected resampled t", 1 / n + 1 / (FOLDS - 1))):
-        error = differences.std(axis=1, ddof=1) * factor**0.5
-        rates = [float(np.mean(2 * stdtr(n - 1, -abs((differences.mean(axis=1) + d) / error)) < LEVEL)) for d in (0, 1)]
-        found[name] = (rates[0], rates[1])
-    return found
+    return float(np.mean(ttest_1samp(differences, 0, axis=1).pvalue < LEVEL))
 
 
 def adjusted_p(studies: int, methods: int, runs: int, draw: Draw, true_means: np.ndarray, seed: int = 0) -> np.ndarray:
@@ -120,16 +104,10 @@ def family_errors(studies: int, runs: int, draw: Draw, better: int = 0, methods:
     return float(np.mean((p[:, means[first] == means[second]] < LEVEL).any(axis=1)))
 
 
-def power(studies: int, runs: int, difference: float = 1.0, seed: int = 0) -> float:
-    """Share of studies that show a true difference, in standard deviations of a run's score, of two methods alone."""
+def power(studies: int, runs: int, seed: int = 0) -> float:
+    """Share of studies that show a true difference of a standard deviation of a run's score, of two methods alone."""
     scores = simulated_scores(np.random.default_rng(seed), studies, 2, runs, normal)
-    return float(np.mean(paired_comparison(scores[:, 0] + difference, scores[:, 1]).p < LEVEL))
-
-
-def power_in_family(studies: int, runs: int, difference: float = 1.0, methods: int = 14) -> float:
-    """The same for one method better than 13 equal ones: mean share of its 13 differences that are shown."""
-    p = adjusted_p(studies, methods, runs, normal, np.where(np.arange(methods) == 0, difference, 0.0))
-    return float(np.mean(p[:, : methods - 1] < LEVEL))
+    return float(np.mean(paired_comparison(scores[:, 0] + 1, scores[:, 1]).p < LEVEL))
 
 
 @cache
@@ -141,17 +119,13 @@ def archived_spreads() -> list[tuple[float, float, float]]:
     found = []
     for archive in sorted(RESULTS.glob("*/*/archive.tar.xz"), key=lambda path: path.parent.name):
         with tarfile.open(archive) as files:
-            table = files.extractfile("results.csv")
-            assert table is not None
-            lines = [*csv.DictReader(io.TextIOWrapper(table, newline=""))]
-        values: dict[str, dict[tuple[str, str], float]] = {}
-        for line in lines:
-            if (line["stage"], line["embedding"], line["metric"]) == ("test", "separated", "map_at_r"):
-                values.setdefault(line["method"], {})[line["run"], line["fold"]] = 100 * float(line["value"])
+            rows = pd.read_csv(files.extractfile("results.csv"))
+        rows = rows.query("stage == 'test' and embedding == 'separated' and metric == 'map_at_r'")
+        values = {name: 100 * lines["value"].to_numpy() for name, lines in rows.groupby("method")}
         again = [name for name in values if name.endswith("@2")]
         if again:
             most = max(map(len, values.values()))
-            tables = {name: np.array([*v.values()]).reshape(-1, FOLDS) for name, v in values.items() if len(v) == most}
+            tables = {name: each.reshape(-1, FOLDS) for name, each in values.items() if len(each) == most}
             runs = most // FOLDS
             rest = [x - x.mean(0) - x.mean(1, keepdims=True) + x.mean() for x in tables.values()]
             fold = np.mean([(each**2).sum() for each in rest]) / ((runs - 1) * (FOLDS - 1))
@@ -213,27 +187,17 @@ def print_searched(studies: int) -> None:
             )
 
 
-def detectable(runs: int, pairs: int = 1, power: float = 0.8) -> float:
-    """The true difference that a test at the level of 5% / `pairs` shows with this power, by the noncentral t."""
-    quantile = t.isf(LEVEL / pairs / 2, runs - 1)
-    return float(brentq(lambda d: nct.sf(quantile, runs - 1, d * (runs / 2) ** 0.5) - power, 0.1, 100))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--studies", type=int, default=20_000)
-    parser.add_argument("--searched", type=int, metavar="STUDIES", help="simulate only studies of searched losses")
-    given = parser.parse_args()
-    studies = given.studies
-    if given.searched is not None:
-        print_searched(given.searched)
+def main(*, studies: int = 20_000, searched: int | None = None) -> None:
+    """Print the figures of so many simulated studies, or only those of so many studies of searched losses."""
+    if searched is not None:
+        print_searched(searched)
         return
     families = studies // 2
     print(f"{studies} studies a figure, {families} of 14 methods; percent")
     print("| | 3 runs | 5 runs | 10 runs |\n| --- | --- | --- | --- |")
 
-    def row(title: str, figure: Callable[[int], float], unit: float = 0.01) -> None:
-        print(f"| {title} | " + " | ".join(f"{figure(count) / unit:.1f}" for count in (3, 5, 10)) + " |", flush=True)
+    def row(title: str, figure: Callable[[int], float]) -> None:
+        print(f"| {title} | " + " | ".join(f"{100 * figure(runs):.1f}" for runs in (3, 5, 10)) + " |", flush=True)
 
     for name, draw in DRAWS.items():
         row(f"coverage of the t-interval, {name}", lambda runs, draw=draw: coverage(studies, runs, draw))
@@ -243,18 +207,8 @@ def main() -> None:
         row(f"any false positive of 91 pairs, {name}", lambda runs, draw=draw: family_errors(families, runs, draw))
     row("the same, 4 of 14 methods better by 3", lambda runs: family_errors(families, runs, normal, better=4))
     row("power of a pair at a difference of 1", lambda runs: power(studies, runs))
-    row("power of a pair at a difference of 2", lambda runs: power(studies, runs, 2))
-    row("power among 91 pairs at 1", lambda runs: power_in_family(families, runs))
-    row("power among 91 pairs at 2", lambda runs: power_in_family(families, runs, 2))
-    row("difference that a pair shows with power 80%", detectable, unit=1)
-    for pairs in (15, 91):
-        title = f"difference that the first of {pairs} pairs shows with power 80%"
-        row(title, lambda runs, pairs=pairs: detectable(runs, pairs), unit=1)
-    for name in alternatives(1, 3, normal):
-        row(f"not used: {name}, false positives", lambda runs, name=name: alternatives(studies, runs, normal)[name][0])
-        row(f"not used: {name}, power at 1", lambda runs, name=name: alternatives(studies, runs, normal)[name][1])
-    row("limit: equal over other classes only", lambda runs: false_positives(studies, runs, normal, interaction_sd=1))
+    row("not used: folds taken for runs, false positives", lambda runs: folds_as_runs(studies, runs, normal))
 
 
 if __name__ == "__main__":
-    main()
+    auto_cli(main)

@@ -10,19 +10,18 @@ from pathlib import Path
 import yaml
 from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # `python papers` looks only in this folder
 
 from levelfield.analysis.results import collect_rows, summarise
 from levelfield.cli.main import main as levelfield
-from levelfield.core.configuration import init_args
 from levelfield.core.errors import UserError, nearest
 from levelfield.report.table import TABLE_WIDTH
 from levelfield.study.folder import StudyFolder
 from levelfield.study.rows import load_spec
-from papers.beside import dataset_name, print_beside
+from papers.beside import print_beside
 from papers.published import FOLDER, PAPERS
 
 HELP = """\
@@ -69,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     plain = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("python papers", description=HELP, formatter_class=plain, allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("list", help="each table and figure, what the paper has in it, and what it needs")
+    commands.add_parser("list", help="each table and figure, what the paper has in it, and its studies")
     run = commands.add_parser(
         "run",
         help="train the studies of one and print the paper's rows next to yours",
@@ -101,26 +100,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _list() -> Table:
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("", no_wrap=True)
-    for heading in ("what", "published, percent", "needs", "studies"):
-        table.add_column(heading, overflow="fold")
+    folded = (Column(heading, overflow="fold") for heading in ("what", "published, percent", "studies"))
+    table = Table(Column("", no_wrap=True), *folded, box=box.SIMPLE_HEAD)
     for name, exhibit in exhibits().items():
         studies = ", ".join(file.stem for file in exhibit.files) or exhibit.read
-        table.add_row(*map(Text, (name, exhibit.what, exhibit.published, _needs(exhibit), studies)))
+        table.add_row(*map(Text, (name, exhibit.what, exhibit.published, studies)))
     return table
-
-
-def _needs(exhibit: Exhibit) -> str:
-    """Data sets, and trunks with pretrained weights, that do not come with levelfield."""
-    data, weights = set[str](), set[str]()
-    for config in (config for file in exhibit.files for config in load_spec(file).methods.values()):
-        dataset, trunk = config["data"]["dataset"], config["model"]["trunk"]
-        path = dataset["class_path"] if isinstance(dataset, dict) else dataset
-        data.add(dataset_name(path) or path)
-        if init_args(trunk).get("weights") == "pretrained":
-            weights.add(init_args(trunk).get("name") or trunk["class_path"].rpartition(".")[2].removesuffix("Trunk"))
-    return "; ".join(", ".join(sorted(names)) for names in (data, weights) if names) or "nothing"
 
 
 def _run(console: Console, name: str, output: Path, options: list[str]) -> int:

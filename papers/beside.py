@@ -26,7 +26,7 @@ KNOWN_PACKAGES = ("levelfield", "pytorch_metric_learning")
 # The protocol has only the names of these.
 NAMED = ("model.trunk", "model.embedder", "model.optimizer", "data.sampler")
 SIZES = ("data.batch_size", "model.embedding_size")
-WEIGHTS = "trunk_weights"
+WEIGHTS, PRETRAINED = "trunk_weights", "ImageNet's"  # or random
 OF_UNTRAINED = ("model.trunk", "model.embedding_size", "data.split", "data.transforms", "folds", WEIGHTS)
 MOST_COLUMNS = 4  # further metrics that fit into 80 characters
 
@@ -99,19 +99,17 @@ def print_beside(
 
 def protocol_differences(protocol: Mapping[str, Any], config: Mapping[str, Any], spec: StudySpec) -> list[str]:
     """One sentence for each setting of a paper's protocol that differs here, with the keys of our configurations."""
-    ours = {**dict(flatten(dict(config))), **dict(flatten(asdict(spec))), "stopping": _stopping(config)}
-    named = {key: config[key.partition(".")[0]].get(key.partition(".")[2]) for key in NAMED}
-    ours |= {key: value and _name(value) for key, value in named.items()}
+    ours = {**dict(flatten(dict(config))), **dict(flatten(asdict(spec)))}
+    ours |= {"stopping": _stopping(config), WEIGHTS: _weights(config)}
+    for key in NAMED:
+        section, _, name = key.partition(".")
+        ours[key] = config[section].get(name) and _name(config[section][name])
     sentences = []
-    for key, theirs in protocol.items():
+    for key, theirs in ({WEIGHTS: PRETRAINED} | dict(protocol)).items():
         here = ours.get(key)
         same = _letters(here).startswith(_letters(theirs)) if key in NAMED else here == theirs
-        if key != WEIGHTS and not same:
+        if not same:
             sentences.append(f"{key} {_text(here)} here, {_text(theirs)} there")
-    if _weights_differ(protocol, config):
-        ends = ["random weights", "ImageNet's"]
-        here, there = reversed(ends) if protocol.get(WEIGHTS) == "random" else ends
-        sentences.append(f"trunk begins at {here} here, at {there} there")
     return sentences
 
 
@@ -151,8 +149,8 @@ def _nearest_rows(method: str, config: Mapping[str, Any], spec: StudySpec, inste
     for result in published(dataset, loss, miner, arguments):
         if result.embedding not in embedding_kinds(spec):
             continue
-        of_method = method in spec.methods and not _weights_differ(result.protocol, config)
-        if papers()[result.paper].get("untrained") and not of_method:
+        same_start = result.protocol.get(WEIGHTS, PRETRAINED) == _weights(config)
+        if papers()[result.paper].get("untrained") and not (method in spec.methods and same_start):
             continue  # the baseline of trained methods has its own row
         protocol = result.protocol
         if is_baseline(method):
@@ -181,10 +179,9 @@ def _loss_of(model: Mapping[str, Any]) -> tuple[str | None, str | None, dict[str
     return class_name(loss), None if miner is None else class_name(miner), init_args(loss)
 
 
-def _weights_differ(protocol: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
-    """Whether one trunk starts with random weights and the other does not."""
-    is_random = init_args(config["model"]["trunk"]).get("weights", "given") is None
-    return is_random != (protocol.get(WEIGHTS) == "random")
+def _weights(config: Mapping[str, Any]) -> str:
+    """With which weights the trunk starts."""
+    return "random" if init_args(config["model"]["trunk"]).get("weights", "given") is None else PRETRAINED
 
 
 def _stopping(config: Mapping[str, Any]) -> str:

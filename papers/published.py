@@ -1,9 +1,8 @@
 """The papers' published scores, each with its protocol."""
 
 import csv
-import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -28,6 +27,8 @@ ROW_SETTINGS = {
 UNBALANCED = {"data.sampler": "ShuffledBatchSampler", "data.samples_per_class": None, "data.replacement": False}
 # Arguments that distinguish methods with the same loss, and their defaults in our losses.
 DEFAULTS = {"beta_per_class": False, "triplets_per_anchor": "all"}
+# Scores by the paper's method, embedding and the row's own settings.
+Rows = dict[tuple[str, str, tuple[tuple[str, Any], ...]], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -75,22 +76,25 @@ def published(
         (0.2149, 0.0016)
     """
     found = []
-    for result, method in _results(dataset):
-        wanted = method.get("arguments", {})
-        given = {key: (arguments or {}).get(key, DEFAULTS[key]) for key in wanted}
-        if (method.get("loss"), method.get("miner")) == (loss, miner) and given == wanted:
-            found.append(result)
+    for paper, content in papers().items():
+        for (name, embedding, own_settings), scores in _rows(paper, dataset).items():
+            method = content["methods"].get(name)
+            if method is None or (method.get("loss"), method.get("miner")) != (loss, miner):
+                continue
+            wanted = method.get("arguments", {})
+            if wanted != {key: (arguments or {}).get(key, DEFAULTS[key]) for key in wanted}:
+                continue
+            protocol = {
+                **content["protocol"],
+                **content.get("datasets", {}).get(dataset, {}),
+                **content.get("trunks", {}).get(dict(own_settings).get("model.trunk"), {}),
+                **dict(own_settings),
+                **method.get("protocol", {}),
+            }
+            protocol = {key: value for key, value in protocol.items() if value is not None}
+            remarks = tuple(content.get("remarks", ()))
+            found.append(PublishedResult(paper, content["title"], name, embedding, protocol, remarks, scores))
     return found
-
-
-@cache
-def searches() -> list[dict[str, Any]]:
-    """The searches of the Reality Check: data set, batch size, loss, space, optimum, validation MAP@R.
-
-    Losses have the names of our methods. FastAP at batch size 32 has the published optimum. Its space was not
-    recorded, so it has the one of batch size 256.
-    """
-    return json.loads((FOLDER / "reality_check/published/searches.json").read_text(encoding="utf-8"))["searches"]
 
 
 @cache
@@ -109,28 +113,10 @@ def read_table(paper: str, name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def _results(dataset: str) -> Iterator[tuple[PublishedResult, dict[str, Any]]]:
-    """Every row of every paper on a data set that names one of our losses, with its entry in `protocol.yaml`."""
-    for paper, content in papers().items():
-        for (name, embedding, row_settings), row_scores in _rows(paper, dataset).items():
-            if (method := content["methods"].get(name)) is None:
-                continue
-            protocol = {
-                **content["protocol"],
-                **content.get("datasets", {}).get(dataset, {}),
-                **content.get("trunks", {}).get(dict(row_settings).get("model.trunk"), {}),
-                **dict(row_settings),
-                **method.get("protocol", {}),
-            }
-            protocol = {key: value for key, value in protocol.items() if value is not None}
-            remarks = tuple(content.get("remarks", ()))
-            yield PublishedResult(paper, content["title"], name, embedding, protocol, remarks, row_scores), method
-
-
 @cache
-def _rows(paper: str, dataset: str) -> dict[tuple[str, str, tuple[tuple[str, Any], ...]], dict[str, Any]]:
-    """Scores by (the paper's method, embedding, the row's own settings); a row printed in two tables counts once."""
-    rows: dict[tuple[str, str, tuple[tuple[str, Any], ...]], dict[str, Any]] = {}
+def _rows(paper: str, dataset: str) -> Rows:
+    """The rows of a paper on a data set; one that is printed in two tables counts once."""
+    rows: Rows = {}
     content = papers()[paper]
     usual = {**content["protocol"], **content.get("datasets", {}).get(dataset, {})}
     for line in read_table(content["folder"], content["tables"]):

@@ -1,37 +1,40 @@
-"""Lists made from the sources: `__init__` of the packages that you extend, the help of `fit`, the tables of docs/*.md.
+"""The help of `fit` and the tables of docs/*.md, made from the docstrings, signatures and configurations.
 
 python scripts/lists.py    writes them
 """
 
 from __future__ import annotations
 
-import ast
 import inspect
-import pkgutil
 import re
-import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 
+from levelfield.data import samplers as sampler_module
+from levelfield.data.datamodule import MetricDataModule
+from levelfield.data.dataset import MetricDataset
+from levelfield.losses.base import MetricLoss
+from levelfield.metrics.definitions import METRICS
+from levelfield.miners.base import Miner
+from levelfield.models.embedders import Embedder
+from levelfield.models.trunks import TimmTrunk, Trunk
+from levelfield.regularizers.base import Regularizer
 from levelfield.study.methods import method_of_loss
+from levelfield.training.learner import MetricLearner
+from levelfield.training.optimization import Optimization
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = ROOT / "src"
-# Package to the base classes of the classes in its list.
-PACKAGES = {
-    "levelfield.losses": ("base.MetricLoss",),
-    "levelfield.miners": ("base.Miner",),
-    "levelfield.regularizers": ("base.Regularizer",),
-    "levelfield.models": ("trunks.Trunk", "embedders.Embedder"),
-    "levelfield.data.datasets": ("levelfield.data.dataset.MetricDataset",),
-    "levelfield.training.callbacks": ("lightning.pytorch.Callback",),
+# The base class of the classes that users can name, and the package that exports them.
+PACKAGES: dict[type, str] = {
+    **{MetricLoss: "losses", Miner: "miners", Regularizer: "regularizers"},
+    **{Trunk: "models", Embedder: "models", MetricDataset: "data.datasets"},
 }
-SUPPLIED = {"num_classes", "embedding_size", "num_features"}
 # What a loss needs apart from labels, by the argument that shows it.
 NEEDS = {"num_classes": "class weights", "memory_size": "a memory of former batches"}
 WIDTH = 120
@@ -40,57 +43,12 @@ STATISTICS = {0.485: "ImageNet's", 0.5: "0.5", 0.48145466: "CLIP's"}  # by red's
 Named = type | Callable[..., object]  # a class, or the function of a metric
 
 
-def bases_of(package: str) -> tuple[type, ...]:
-    found = []
-    for path in PACKAGES[package]:
-        module, _, name = path.rpartition(".")
-        found.append(getattr(import_module(module if "." in module else f"{package}.{module}"), name))
-    return tuple(found)
-
-
-def classes_of(package: str) -> list[type]:
-    """The public classes of a package's files that extend its base and can be built, and the base itself."""
-    bases, found = bases_of(package), []
-    for file in pkgutil.iter_modules(import_module(package).__path__):
-        module = import_module(f"{package}.{file.name}")
-        for name, kind in vars(module).items():
-            own = inspect.isclass(kind) and kind.__module__ == module.__name__ and not name.startswith("_")
-            if own and (kind in bases or (issubclass(kind, bases) and not inspect.isabstract(kind))):
-                found.append(kind)
-    return found
-
-
-def shipped(package: str) -> list[type]:
+def shipped(base: type) -> list[type]:
     """The classes that users can name, without those that others extend."""
-    kinds = classes_of(package)
-    extended = {base for kind in kinds for base in kind.__mro__[1:]}
-    return [kind for kind in kinds if kind not in extended and kind not in bases_of(package)]
-
-
-def listed(package: str) -> str:
-    """The text of a package's `__init__.py`: its docstring, its classes, and other names that it re-exports."""
-    text = file_of(package).read_text(encoding="utf-8")
-    tree = ast.parse(text)
-    bases = bases_of(package)
-    kinds = [*classes_of(package), *(base for base in bases if base.__module__.startswith("levelfield."))]
-    imports = {(kind.__module__, kind.__name__) for kind in kinds}
-    for node in tree.body:
-        if isinstance(node, ast.ImportFrom) and (SOURCES / f"{str(node.module).replace('.', '/')}.py").exists():
-            given = {alias.name: getattr(import_module(node.module), alias.name, None) for alias in node.names}
-            if node.module.startswith(f"{package}."):  # where a class that is gone leaves the list
-                given = {name: it for name, it in given.items() if not (inspect.isclass(it) and issubclass(it, bases))}
-            imports |= {(node.module, name) for name, it in given.items() if it is not None}
-    lines = [f'"""{ast.get_docstring(tree, clean=False)}"""', ""]
-    for module in sorted({module for module, _ in imports}):  # as ruff has them: constants, classes, the rest
-        own = [name for other, name in imports if other == module]
-        own.sort(key=lambda name: (not name.isupper(), not name[0].isupper(), name))
-        line = f"from {module} import {', '.join(own)}"
-        lines += [line] if len(line) <= WIDTH else [f"from {module} import (", *(f"    {name}," for name in own), ")"]
-    return "\n".join([*lines, "", "__all__ = [name for name in dir() if name[0].isupper()]"]) + "\n"
-
-
-def file_of(package: str) -> Path:
-    return SOURCES / package.replace(".", "/") / "__init__.py"
+    exported = vars(import_module(f"levelfield.{PACKAGES[base]}")).values()
+    kinds = [each for each in exported if inspect.isclass(each) and issubclass(each, base)]
+    extended = {base, *(parent for kind in kinds for parent in kind.__mro__[1:])}
+    return [kind for kind in kinds if kind not in extended and not inspect.isabstract(kind)]
 
 
 def doc(kind: Named) -> str:
@@ -99,12 +57,6 @@ def doc(kind: Named) -> str:
 
 def first_sentence(kind: Named) -> str:
     return " ".join(doc(kind).partition("\n\n")[0].split()).removesuffix(".")
-
-
-def equation(kind: Named) -> str:
-    """The indented lines after the first sentence."""
-    paragraph = [*doc(kind).split("\n\n"), ""][1]
-    return textwrap.dedent(paragraph) if paragraph.startswith("    ") else ""
 
 
 def meanings(kind: type) -> dict[str, str]:
@@ -117,37 +69,22 @@ def meanings(kind: type) -> dict[str, str]:
     return found
 
 
-def is_supplied(argument: inspect.Parameter) -> bool:
-    """Whether levelfield gives the argument its value, so that users do not."""
-    return argument.name in SUPPLIED and argument.default is argument.empty
-
-
-def given(kind: Named) -> dict[str, inspect.Parameter]:
-    """The arguments that a class or function takes by name."""
-    arguments = inspect.signature(kind).parameters
-    found = {name: it for name, it in arguments.items() if it.kind is it.POSITIONAL_OR_KEYWORD}
-    if "class_weights" in arguments:  # which every loss with class weights has, and its base explains
-        shared = inspect.signature(import_module("levelfield.losses").ClassificationLoss).parameters
-        found |= {name: shared[name] for name in ("class_fraction", "weight_init")}
-    return found
+def given(kind: Named) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(kind).parameters
 
 
 def field(kind: Named, what: str) -> str:
     """What follows `what:` in a docstring, up to the next such word or the end of the paragraph."""
     found = re.search(rf"(?:^|\. ){what}: (.*?)\.(?=\s+[A-Z]\w+: |\n\n|\Z)", doc(kind), re.M | re.S)
-    return " ".join(found[1].split()) if found else ""
-
-
-def required_field(kind: Named, what: str) -> str:
-    if text := field(kind, what):
-        return text
-    raise SystemExit(f"{kind.__module__}.{kind.__name__}: its docstring has no line '{what}: ...'")
+    if not found:
+        raise SystemExit(f"{kind.__module__}.{kind.__name__}: its docstring has no line '{what}: ...'")
+    return " ".join(found[1].split())
 
 
 def papers(kind: Named) -> str:
     """Authors and years, each a link, without the titles."""
     links = []
-    for paper in required_field(kind, "Papers?").split("; "):
+    for paper in field(kind, "Papers?").split("; "):
         label = re.sub(r', "[^"]*"', "", paper)
         for address in re.findall(r"arXiv:[\d.]+\d|https://[^\s,]+", label):
             link = address.replace("arXiv:", "https://arxiv.org/abs/")
@@ -156,18 +93,9 @@ def papers(kind: Named) -> str:
     return "; ".join(links)
 
 
-def first_paper(kind: Named) -> str:
-    return papers(kind).partition("; ")[0]
-
-
 def year(kind: Named) -> int:
     """Of the first paper; without a year, as in `Paper: none yet.`, after all others."""
-    return int([*re.findall(r" (\d{4})\b", required_field(kind, "Papers?")), "9999"][0])
-
-
-def free(kind: Named) -> str:
-    """The arguments that users may give."""
-    return ", ".join(f"`{name}`" for name, argument in given(kind).items() if not is_supplied(argument))
+    return int([*re.findall(r" (\d{4})\b", field(kind, "Papers?")), "9999"][0])
 
 
 def in_code(kind: Named) -> str:
@@ -175,21 +103,11 @@ def in_code(kind: Named) -> str:
 
 
 def explained(kind: Named) -> str:
-    """First sentence and equation, for a cell."""
-    block = re.sub(r"\n +\+ ", " + ", equation(kind))  # joins the lines of a sum
+    """First sentence and equation, the indented lines after it, for a cell."""
+    paragraph = [*doc(kind).split("\n\n"), ""][1]
+    block = re.sub(r"\n +\+ ", " + ", textwrap.dedent(paragraph) if paragraph.startswith("    ") else "")  # joins a sum
     lines = [f"`{' '.join(line.split())}`" for line in re.split(r"\n| {4,}", block) if line]
     return "<br>".join([first_sentence(kind), *lines])
-
-
-def methods(kind: type) -> dict[str, str]:
-    """The methods that use a class, by name, as YAML: files of `configs/method/`, and the `search_space` of a loss."""
-    path = re.compile(rf"class_path: {kind.__module__.rpartition('.')[0]}\.{kind.__name__}\b")
-    texts = {file.stem: file.read_text(encoding="utf-8") for file in (ROOT / "configs" / "method").glob("*.yaml")}
-    found = {name: text for name, text in texts.items() if path.search(text)}
-    if hasattr(kind, "search_space"):
-        name, method = method_of_loss(kind.__name__, kind.__name__)
-        found[name] = yaml.safe_dump(method, sort_keys=False)
-    return dict(sorted(found.items()))
 
 
 def table(head: str, rows: Iterable[Iterable[str]]) -> str:
@@ -199,12 +117,20 @@ def table(head: str, rows: Iterable[Iterable[str]]) -> str:
     return "\n".join(re.sub(" +", " ", f"| {' | '.join(row)} |") for row in cells)
 
 
-def needs(kind: type) -> tuple[str, ...]:
+def settings_with(loss: type) -> list[dict[str, Any]]:
+    """The methods that use a loss: files of `configs/method/`, and its `search_space`."""
+    path = re.compile(rf"class_path: levelfield\.losses\.{loss.__name__}\b")
+    texts = (file.read_text(encoding="utf-8") for file in (ROOT / "configs/method").glob("*.yaml"))
+    found = [yaml.safe_load(text) for text in texts if path.search(text)]
+    return found + ([method_of_loss(loss.__name__, loss.__name__)[1]] if hasattr(loss, "search_space") else [])
+
+
+def needs(loss: type) -> tuple[str, ...]:
     """What a loss needs apart from labels, by its arguments and by the settings that use it."""
-    if "losses" in given(kind):
+    arguments, settings = given(loss), settings_with(loss)
+    if "losses" in arguments:
         return ("what its losses need",)
-    found = [words for name, words in NEEDS.items() if name in given(kind) and given(kind)[name].default is not None]
-    settings = [yaml.safe_load(text) for text in methods(kind).values()]
+    found = [words for name, words in NEEDS.items() if name in arguments and arguments[name].default is not None]
     if not any(setting.get("data", {}).get("samples_per_class") == 1 for setting in settings):
         found.insert(0, "several samples of a class in a batch")
     if settings and all(setting["model"].get("normalize") is False for setting in settings):
@@ -215,17 +141,16 @@ def needs(kind: type) -> tuple[str, ...]:
 def looked_up(kinds: Iterable[type]) -> list[list[str]]:
     """A row for each class, the oldest first."""
     oldest = sorted(kinds, key=lambda kind: (year(kind), kind.__name__))
-    whens = ([required_field(kind, name) for name in ("When", "Cost")] for kind in oldest)
     return [
-        [in_code(kind), first_sentence(kind), *when, first_paper(kind)]
-        for kind, when in zip(oldest, whens, strict=True)
+        [in_code(kind), first_sentence(kind), field(kind, "When"), field(kind, "Cost"), papers(kind).partition("; ")[0]]
+        for kind in oldest
     ]
 
 
 def losses() -> str:
     """The losses grouped by what they need, the fewest needs first."""
     groups: dict[tuple[str, ...], list[type]] = {}
-    for kind in shipped("levelfield.losses"):
+    for kind in shipped(MetricLoss):
         groups.setdefault(needs(kind), []).append(kind)
     rows = []
     for group in sorted(groups, key=lambda group: (len(group), group)):
@@ -234,46 +159,42 @@ def losses() -> str:
 
 
 def regularizers() -> str:
-    rows = looked_up(shipped("levelfield.regularizers"))
-    return table("regularizer | what it does | when | cost | paper", rows)
+    return table("regularizer | what it does | when | cost | paper", looked_up(shipped(Regularizer)))
 
 
 def miners() -> str:
-    kinds = shipped("levelfield.miners")
-    return table("miner | keeps | paper", ([in_code(kind), first_sentence(kind), first_paper(kind)] for kind in kinds))
+    rows = ([in_code(kind), first_sentence(kind), papers(kind).partition("; ")[0]] for kind in shipped(Miner))
+    return table("miner | keeps | paper", rows)
 
 
 def embedders() -> str:
-    kinds = [kind for kind in shipped("levelfield.models") if issubclass(kind, bases_of("levelfield.models")[1])]
-    rows = ([in_code(kind), first_sentence(kind), free(kind)] for kind in kinds)
+    supplied = ("num_features", "embedding_size")
+    rows = (
+        [in_code(kind), first_sentence(kind), ", ".join(f"`{name}`" for name in given(kind) if name not in supplied)]
+        for kind in shipped(Embedder)
+    )
     return table("class | what it does | arguments", rows)
 
 
-def trunk_files() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Name and content of each file of `configs/trunk/` that names a model with weights."""
-    for file in sorted((ROOT / "configs" / "trunk").glob("*.yaml")):
+def trunk_files(kind: str) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Name, arguments of the trunk and other settings of the files of `configs/trunk/` with weights of a class."""
+    for file in sorted((ROOT / "configs/trunk").glob("*.yaml")):
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
-        if not file.stem.startswith("tiny"):
-            yield file.stem, content
+        trunk = content["model"]["trunk"]
+        if trunk["class_path"] == f"levelfield.models.{kind}" and not file.stem.startswith("tiny"):
+            yield f"`{file.stem}`", trunk["init_args"], content
 
 
 def image_trunks() -> str:
     """The files with a model of timm, the smallest first; models are built without memory for weights."""
-    import torch
-
-    from levelfield.models import TimmTrunk
-
     rows = []
-    for name, content in trunk_files():
-        spec = content["model"]["trunk"]
-        if not spec["class_path"].endswith(".TimmTrunk"):
-            continue
+    for name, arguments, content in trunk_files("TimmTrunk"):
         with torch.device("meta"):
-            trunk: Any = TimmTrunk(**{**spec["init_args"], "weights": None})
+            trunk: Any = TimmTrunk(**arguments | {"weights": None})
         weights = sum(weight.numel() for weight in trunk.parameters())
         sizes = content.get("data", {}).get("transforms")
         cells = [
-            *(f"`{name}`", f"`{spec['init_args']['name']}`", f"{trunk.num_features:,}", f"{weights / 1e6:.1f} M"),
+            *(name, f"`{arguments['name']}`", f"{trunk.num_features:,}", f"{weights / 1e6:.1f} M"),
             f"{sizes['crop_size']} of {sizes['resize']}" if sizes else "the data's",
             POOLING.get(str(getattr(trunk.model, "global_pool", "")), "mean"),
             STATISTICS[trunk.mean[0]],
@@ -286,48 +207,40 @@ def image_trunks() -> str:
 
 def text_trunks() -> str:
     rows = []
-    for name, content in trunk_files():
-        given = content["model"]["trunk"]["init_args"]
-        if content["model"]["trunk"]["class_path"].endswith(".TransformersTrunk"):
-            cells = [f"`{name}`", f"`{given['name']}`", POOLING.get(given["pooling"], given["pooling"])]
-            rows.append([*cells, f"`{given['prefix']}`" if "prefix" in given else "", str(given["max_length"])])
+    for name, arguments, _ in trunk_files("TransformersTrunk"):
+        pooling = POOLING.get(arguments["pooling"], arguments["pooling"])
+        prefix = f"`{arguments['prefix']}`" if "prefix" in arguments else ""
+        rows.append([name, f"`{arguments['name']}`", pooling, prefix, str(arguments["max_length"])])
     return table("`configs/trunk/` | model of transformers | pooling | prefix | tokens", rows)
 
 
 def sampler_classes() -> list[type]:
-    module = import_module("levelfield.data.samplers")
-    return [kind for kind in map(vars(module).get, module.__all__) if inspect.isclass(kind) and "\nWhen: " in doc(kind)]
+    named = (getattr(sampler_module, name) for name in sampler_module.__all__)
+    return [kind for kind in named if inspect.isclass(kind) and "\nWhen: " in doc(kind)]
 
 
 def samplers() -> str:
-    rows = ([in_code(kind), explained(kind), required_field(kind, "When")] for kind in sampler_classes())
+    rows = ([in_code(kind), explained(kind), field(kind, "When")] for kind in sampler_classes())
     return table("class | a batch has | when", rows)
 
 
 def datasets() -> str:
-    named = [kind for kind in shipped("levelfield.data.datasets") if kind.num_classes_published is not None]
-    return table(
-        "name | classes | samples | splits | licence | how to get it | tested with",
-        (
-            [
-                *(f"`{kind.name}`", f"{kind.num_classes_published:,}", f"{kind.num_samples_published:,}"),
-                *(kind.splits, kind.licence, how_to_get(kind), required_field(kind, "Tested with")),
-            ]
-            for kind in sorted(named, key=lambda kind: (kind.modality, kind.name))
-        ),
+    named = [kind for kind in shipped(MetricDataset) if kind.num_classes_published is not None]
+    rows = (
+        [
+            *(f"`{kind.name}`", f"{kind.num_classes_published:,}", f"{kind.num_samples_published:,}"),
+            *(kind.splits, kind.licence, how_to_get(kind), field(kind, "Tested with")),
+        ]
+        for kind in sorted(named, key=lambda kind: (kind.modality, kind.name))
     )
+    return table("name | classes | samples | splits | licence | how to get it | tested with", rows)
 
 
 def metrics() -> str:
+    scores = {(row.key, re.sub("[<>]", "", row.title)): row.score for row in METRICS}
     rows = (
-        [
-            f"`{row.key}`",
-            re.sub("[<>]", "", row.title),
-            explained(row.score),
-            required_field(row.score, "When"),
-            papers(row.score),
-        ]
-        for row in import_module("levelfield.metrics.definitions").METRICS
+        [f"`{key}`", title, explained(score), field(score, "When"), papers(score)]
+        for (key, title), score in scores.items()
     )
     return table("key | title | what it measures | when | paper", rows)
 
@@ -349,55 +262,41 @@ TABLES = {
 }
 
 
-FIT = "src/levelfield/cli/fit.txt"
 # Title to the class whose arguments are the settings, and the section of their keys.
 SECTIONS = {
-    "model: trunk -> embedder -> loss": ("levelfield.training.learner.MetricLearner", "model"),
-    "model: optimizer and learning rates": ("levelfield.training.optimization.Optimization", "model"),
-    "data: batches of M samples per class, and a held-out fold": (
-        "levelfield.data.datamodule.MetricDataModule",
-        "data",
-    ),
+    "model: trunk -> embedder -> loss": (MetricLearner, "model"),
+    "model: optimizer and learning rates": (Optimization, "model"),
+    "data: batches of M samples per class, and a held-out fold": (MetricDataModule, "data"),
 }
-# Key to the package of the classes that it takes.
-CLASSES = {
-    **{f"model.{name}": f"levelfield.{package}" for name, package in (("loss", "losses"), ("miner", "miners"))},
-    **{"model.trunk": "levelfield.models", "model.embedder": "levelfield.models"},
-    **{"model.regularizer": "levelfield.regularizers", "data.dataset": "levelfield.data.datasets"},
+# Key to the classes that it takes.
+CLASSES: dict[str, Callable[[], list[type]]] = {
+    "model.loss": lambda: shipped(MetricLoss),
+    "model.miner": lambda: shipped(Miner),
+    "model.trunk": lambda: shipped(Trunk),
+    "model.embedder": lambda: shipped(Embedder),
+    "model.regularizer": lambda: shipped(Regularizer),
+    "data.dataset": lambda: shipped(MetricDataset),
+    "data.sampler": sampler_classes,
 }
 
 
-def fit_help(_: str) -> str:
+def fit_help() -> str:
     """The settings of `levelfield fit`, each with the first sentence of its description."""
     lines = list[str]()
-    for title, (place, section) in SECTIONS.items():
-        module, _, kind = place.rpartition(".")
-        found = getattr(import_module(module), kind)
+    for title, (found, section) in SECTIONS.items():
         lines += ["", title]
-        for key, argument in given(found).items():
-            if key == "seed" or key not in meanings(found):
+        for name, argument in given(found).items():
+            if name in ("seed", "optimization") or name not in meanings(found):
                 continue
-            text = re.split(r"\.(?: |$)", meanings(found)[key])[0]
+            text, key = re.split(r"\.(?: |$)", meanings(found)[name])[0], f"{section}.{name}"
             default = getattr(argument.default, "__name__", argument.default)
             if default not in (None, argument.empty, "_empty"):
                 text += f" (default: {str(default).lower() if isinstance(default, bool) else default})"
-            lines += option(f"--{section}.{key}", text)
-            lines += option("", ", ".join(kind.__name__ for kind in classes_for(f"{section}.{key}")))
+            lines.append(textwrap.fill(text, WIDTH, initial_indent=f"  --{key:<28}", subsequent_indent=" " * 32))
+            if key in CLASSES:
+                classes = ", ".join(kind.__name__ for kind in CLASSES[key]())
+                lines.append(textwrap.fill(classes, WIDTH, initial_indent=" " * 32, subsequent_indent=" " * 32))
     return "\n".join(lines).removeprefix("\n") + "\n"
-
-
-def classes_for(key: str) -> list[type]:
-    if key == "data.sampler":
-        return sampler_classes()
-    kinds = shipped(CLASSES[key]) if key in CLASSES else []
-    if CLASSES.get(key) != "levelfield.models":
-        return kinds
-    return [kind for kind in kinds if issubclass(kind, bases_of("levelfield.models")[key == "model.embedder"])]
-
-
-def option(name: str, text: str) -> list[str]:
-    wrapped = textwrap.wrap(text, width=WIDTH - 32)
-    return [f"  {name if not row else '':<30}{line}" for row, line in enumerate(wrapped)]
 
 
 def page(name: str) -> str:
@@ -413,14 +312,13 @@ def page(name: str) -> str:
 
 
 def changed() -> Iterator[tuple[Path, str]]:
-    """Out-of-date files with their new text. Packages come first, as a docstring may lack what pages need."""
-    packages = [(file_of(package), listed, package) for package in PACKAGES]
-    for path, make, name in [*packages, (ROOT / FIT, fit_help, FIT), *((ROOT / name, page, name) for name in TABLES)]:
-        if path.read_text(encoding="utf-8") != (text := make(name)):
-            yield path, text
+    """Out-of-date files with their new text."""
+    texts = {"src/levelfield/cli/fit.txt": fit_help(), **{name: page(name) for name in TABLES}}
+    for name, text in texts.items():
+        if (ROOT / name).read_text(encoding="utf-8") != text:
+            yield ROOT / name, text
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(SOURCES))
     for file, content in changed():
         file.write_text(content, encoding="utf-8")

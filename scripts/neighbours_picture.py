@@ -6,12 +6,12 @@ The rows are fixed before any training: the first image of six test classes, eve
 Nothing is chosen by its result. The counts are over all images of all test classes.
 """
 
-import argparse
 from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
 import torch
+from jsonargparse import auto_cli
 from matplotlib.figure import Figure
 from PIL import ImageOps
 from torch import nn
@@ -65,26 +65,21 @@ def draw(data: Any, sets: dict[str, EmbeddedSet]) -> Figure:
     return figure
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("checkpoint", type=Path, help="best.ckpt of a fit or study without an embedder, on images")
-    parser.add_argument("output", type=Path)
-    parser.add_argument("--root", help="folder of the data set, if it has one")
-    given = parser.parse_args()
-    checkpoint = read_checkpoint(given.checkpoint)
-    arguments = data_arguments(checkpoint, given.checkpoint, ())
-    data = load_data({**arguments, **({"root": given.root} if given.root else {})}, given.checkpoint)
+def main(checkpoint: Path, output: Path) -> None:
+    """Draw the neighbours by best.ckpt of a fit or study without an embedder, on images."""
+    read = read_checkpoint(checkpoint)
+    data = load_data(data_arguments(read, checkpoint, ()), checkpoint)
     data.setup("test")
-    learner: Any = MetricLearner.load_from_checkpoint(given.checkpoint)
-    trunk = checkpoint["hyper_parameters"]["trunk"]  # with the weights from which the training started
+    learner: Any = MetricLearner.load_from_checkpoint(checkpoint)
+    trunk = read["hyper_parameters"]["trunk"]  # with the weights from which the training started
     untouched = getattr(models, trunk["class_path"].rpartition(".")[2])(**trunk["init_args"])
     with torch.inference_mode():
         parts = {"before training": untouched, "after": learner}
         sets = {title: embed(part, data.test_dataloader()) for title, part in parts.items()}
-    given.output.parent.mkdir(parents=True, exist_ok=True)
-    draw(data, sets).savefig(given.output, facecolor="white")
-    print(f"neighbours of unseen classes, before and after: {given.output}")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    draw(data, sets).savefig(output, facecolor="white")
+    print(f"neighbours of unseen classes, before and after: {output}")
 
 
 if __name__ == "__main__":
-    main()
+    auto_cli(main)

@@ -1,6 +1,8 @@
-"""The lists of `__init__` files and of the docs, the rules of prose, and the picture of neighbours."""
+"""The tables of the docs, the names of `__init__` files, the rules of prose, and the picture of neighbours."""
 
 import importlib
+import inspect
+import pkgutil
 from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
@@ -22,15 +24,24 @@ def test_every_list_is_what_the_files_say(script) -> None:
     assert not stale, f"python scripts/lists.py writes {stale}"
 
 
-def test_whatever_can_be_named_has_a_test_and_a_data_set_its_configuration(script) -> None:
+def test_whatever_can_be_named_is_exported_and_has_a_test_and_a_data_set_its_configuration(script) -> None:
     lists = script("lists")
-    for package in ("losses", "miners", "regularizers", "models", "data.datasets"):
+    for base, package in lists.PACKAGES.items():
+        exported = importlib.import_module(f"levelfield.{package}")
+        for file in pkgutil.iter_modules(exported.__path__):
+            module = importlib.import_module(f"{exported.__name__}.{file.name}")
+            own = [each for each in vars(module).values() if getattr(each, "__module__", "") == module.__name__]
+            for kind in (each for each in own if inspect.isclass(each) and issubclass(each, base)):
+                is_named = not (kind.__name__.startswith("_") or inspect.isabstract(kind))
+                assert not is_named or kind.__name__ in exported.__all__, (
+                    f"import {kind.__name__} in {exported.__name__}"
+                )
         folder = REPOSITORY.joinpath("tests", *package.split("."))
         tests = "\n".join(path.read_text() for path in (REPOSITORY / "tests" / package.split(".")[0]).rglob("*.py"))
-        for kind in lists.shipped(f"levelfield.{package}"):
+        for kind in lists.shipped(base):
             file = folder / f"test_{kind.__module__.rpartition('.')[2]}.py"
             assert file.exists() or kind.__name__ in tests, f"nothing tests {kind.__name__}: write {file}"
-    for kind in lists.shipped("levelfield.data.datasets"):
+    for kind in lists.shipped(lists.MetricDataset):
         file = f"configs/data/{kind.name}.yaml"
         assert kind.num_classes_published is None or (REPOSITORY / file).exists(), f"{kind.__name__}: write {file}"
 
