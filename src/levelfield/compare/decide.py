@@ -87,8 +87,7 @@ def measured(study: StudyFolder, decision: Decision) -> list[str]:
     scores, names, lines = {row: _tested(study, row) for row in (best, *others)}, _names(study.spec), []
     for other in others:
         if (own := scores[best]) is not None and (theirs := scores[other]) is not None:
-            line = over_classes.in_words(class_interval(own - theirs), names[best], names[other])
-            lines.append(f"{line[0].upper()}{line[1:]}.")
+            lines.append(f"{over_classes.in_words(class_interval(own - theirs), names[best], names[other])}.")
     return lines
 
 
@@ -120,25 +119,23 @@ def of_embeddings(test: EmbeddedTest) -> ClassScores:
 
 def decision_lines(decision: Decision, found: Sequence[Rung], spec: StudySpec, test: Sequence[str] = ()) -> list[str]:
     """The decision in plain words, with the sentences of `measured`."""
-    best, features = decision.best, decision.features
+    best, features, names = decision.best, decision.features, _names(spec)
     classes, blocks = np.count_nonzero(features.classes.queries_K), spec.blocks or spec.folds
     where = f"on {classes} validation classes ({spec.folds} of {blocks} folds)"
-    names = _names(spec)
     if best is not features:
         rows = counted(decision.clear, "row")
         lines = [f"Use {names[best.row]}: {decision.place} of {rows} clearly above the features {where}."]
     else:
         lines = [f"Use the features as they are: no row is clearly above them {where}."]
         highest = max(found, key=attrgetter("validation"))
-        above, name = class_interval(highest.classes - features.classes), names[highest.row]
+        above = class_interval(highest.classes - features.classes)
         if not np.isnan(above.needed):
             least = f"it would have to be at least {100 * above.needed:.1f}."
-            lines.append(f"{name[0].upper()}{name[1:]} has {100 * above.difference:+.1f} points there; {least}")
-    same = [f"{names[rung.row]} has the model of {names[rung.same_as]}." for rung in found if rung.same_as]
-    lines += [*test, *(f"{line[0].upper()}{line[1:]}" for line in same)]
+            lines.append(f"{names[highest.row]} has {100 * above.difference:+.1f} points there; {least}")
+    lines += [*test, *(f"{names[rung.row]} has the model of {names[rung.same_as]}." for rung in found if rung.same_as)]
     if not any(rung.row.startswith("trunk_") for rung in found):
         lines.append("The trunk was not trained: give it more --minutes.")
-    return lines
+    return [f"{line[0].upper()}{line[1:]}" for line in lines]
 
 
 def _names(spec: StudySpec) -> dict[str, str]:
