@@ -18,6 +18,8 @@ from levelfield.cli.options import Command
 FOLDER = "docs/reference"
 # A package, and the option that takes its classes.
 OPTIONS = {"losses": "loss", "regularizers": "regularizer", "miners": "miner"}
+BASES = {package: base for base, package in lists.PACKAGES.items()}
+SUPPLIED = {"num_classes", "embedding_size", "num_features"}  # by levelfield, if they have no default
 # Paragraphs of a docstring that a page shows in another form.
 ELSEWHERE = re.compile(r"    |(Args|Attributes|Cost|Differs|Example|Papers?|Raises|When):")
 EXIT_CODES = """\
@@ -35,7 +37,7 @@ def places() -> dict[str, str]:
     """Where the generated folder has a class or a method."""
     found: dict[str, str] = {}
     for package in OPTIONS:
-        for kind in lists.shipped(f"levelfield.{package}"):
+        for kind in lists.shipped(BASES[package]):
             page = f"{package}/{kind.__name__}.md"
             found |= {kind.__name__: page, **{name: f"{page}#{name}" for name in lists.methods(kind)}, **found}
     return found
@@ -63,7 +65,7 @@ def add_links(app: Sphinx, docname: str, source: list[str]) -> None:
 
 
 def class_pages(package: str) -> Iterator[tuple[type, str]]:
-    for kind in lists.shipped(f"levelfield.{package}"):
+    for kind in lists.shipped(BASES[package]):
         yield kind, "\n\n".join(filter(None, class_page(package, kind))) + "\n"
 
 
@@ -82,10 +84,10 @@ def class_page(package: str, kind: type) -> Iterator[str]:
     for paragraph in lists.doc(kind).split("\n\n")[1:]:
         if not ELSEWHERE.match(paragraph):
             yield " ".join(paragraph.split())
-    if differs := lists.field(kind, "Differs"):
+    if differs := lists.field(kind, "Differs", ""):
         yield f"Different from the original: {differs}."
     facts = {"Needs": " and ".join(lists.needs(kind)) if package == "losses" else ""}
-    facts |= {fact: lists.field(kind, fact) for fact in ("Cost", "When")}
+    facts |= {fact: lists.field(kind, fact, "") for fact in ("Cost", "When")}
     yield lists.table(" | ", [[fact, text] for fact, text in {**facts, "Papers": lists.papers(kind)}.items() if text])
     yield "## Arguments"
     yield fenced("python", f"from levelfield.{package} import {name}")
@@ -103,8 +105,10 @@ def class_page(package: str, kind: type) -> Iterator[str]:
 def arguments(kind: type) -> Iterator[list[str]]:
     meanings = lists.meanings(kind)
     for name, argument in lists.given(kind).items():
-        default = "required" if argument.default is inspect.Parameter.empty else f"`{argument.default}`"
-        yield [f"`{name}`", "supplied" if lists.is_supplied(argument) else default, meanings.get(name, "")]
+        default = f"`{argument.default}`"
+        if argument.default is inspect.Parameter.empty:
+            default = "supplied" if name in SUPPLIED else "required"
+        yield [f"`{name}`", default, meanings.get(name, "")]
 
 
 def searched(key: str, space: dict) -> list[str]:

@@ -73,12 +73,12 @@ def given(kind: Named) -> Mapping[str, inspect.Parameter]:
     return inspect.signature(kind).parameters
 
 
-def field(kind: Named, what: str) -> str:
-    """What follows `what:` in a docstring, up to the next such word or the end of the paragraph."""
+def field(kind: Named, what: str, usual: str | None = None) -> str:
+    """What follows `what:` in a docstring, up to the next such word or the end of the paragraph; else `usual`."""
     found = re.search(rf"(?:^|\. ){what}: (.*?)\.(?=\s+[A-Z]\w+: |\n\n|\Z)", doc(kind), re.M | re.S)
-    if not found:
+    if found is None and usual is None:
         raise SystemExit(f"{kind.__module__}.{kind.__name__}: its docstring has no line '{what}: ...'")
-    return " ".join(found[1].split())
+    return " ".join(found[1].split()) if found else str(usual)
 
 
 def papers(kind: Named) -> str:
@@ -102,10 +102,15 @@ def in_code(kind: Named) -> str:
     return f"`{kind.__name__}`"
 
 
-def explained(kind: Named) -> str:
-    """First sentence and equation, the indented lines after it, for a cell."""
+def equation(kind: Named) -> str:
+    """The indented lines after the first sentence."""
     paragraph = [*doc(kind).split("\n\n"), ""][1]
-    block = re.sub(r"\n +\+ ", " + ", textwrap.dedent(paragraph) if paragraph.startswith("    ") else "")  # joins a sum
+    return textwrap.dedent(paragraph) if paragraph.startswith("    ") else ""
+
+
+def explained(kind: Named) -> str:
+    """First sentence and equation, for a cell."""
+    block = re.sub(r"\n +\+ ", " + ", equation(kind))  # joins the lines of a sum
     lines = [f"`{' '.join(line.split())}`" for line in re.split(r"\n| {4,}", block) if line]
     return "<br>".join([first_sentence(kind), *lines])
 
@@ -117,17 +122,20 @@ def table(head: str, rows: Iterable[Iterable[str]]) -> str:
     return "\n".join(re.sub(" +", " ", f"| {' | '.join(row)} |") for row in cells)
 
 
-def settings_with(loss: type) -> list[dict[str, Any]]:
-    """The methods that use a loss: files of `configs/method/`, and its `search_space`."""
-    path = re.compile(rf"class_path: levelfield\.losses\.{loss.__name__}\b")
-    texts = (file.read_text(encoding="utf-8") for file in (ROOT / "configs/method").glob("*.yaml"))
-    found = [yaml.safe_load(text) for text in texts if path.search(text)]
-    return found + ([method_of_loss(loss.__name__, loss.__name__)[1]] if hasattr(loss, "search_space") else [])
+def methods(kind: type) -> dict[str, str]:
+    """The methods that use a class, by name, as YAML: files of `configs/method/`, and the `search_space` of a loss."""
+    path = re.compile(rf"class_path: {kind.__module__.rpartition('.')[0]}\.{kind.__name__}\b")
+    texts = {file.stem: file.read_text(encoding="utf-8") for file in (ROOT / "configs/method").glob("*.yaml")}
+    found = {name: text for name, text in texts.items() if path.search(text)}
+    if hasattr(kind, "search_space"):
+        name, method = method_of_loss(kind.__name__, kind.__name__)
+        found[name] = yaml.safe_dump(method, sort_keys=False)
+    return dict(sorted(found.items()))
 
 
 def needs(loss: type) -> tuple[str, ...]:
     """What a loss needs apart from labels, by its arguments and by the settings that use it."""
-    arguments, settings = given(loss), settings_with(loss)
+    arguments, settings = given(loss), [yaml.safe_load(text) for text in methods(loss).values()]
     if "losses" in arguments:
         return ("what its losses need",)
     found = [words for name, words in NEEDS.items() if name in arguments and arguments[name].default is not None]
