@@ -20,7 +20,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from jsonargparse import auto_cli
-from scipy.stats import binomtest, ttest_1samp
+from scipy.optimize import brentq
+from scipy.stats import binomtest, nct, t, ttest_1samp
 
 from levelfield.analysis.comparison import PAIR, compare_all
 from levelfield.analysis.results import ResultRow
@@ -187,6 +188,12 @@ def print_searched(studies: int) -> None:
             )
 
 
+def detectable(runs: int, pairs: int) -> float:
+    """The true difference that 80% of tests at the level of 5% / `pairs` show, by the noncentral t."""
+    quantile = t.isf(LEVEL / pairs / 2, runs - 1)
+    return float(brentq(lambda d: nct.sf(quantile, runs - 1, d * (runs / 2) ** 0.5) - 0.8, 0.1, 100))
+
+
 def main(*, studies: int = 20_000, searched: int | None = None) -> None:
     """Print the figures of so many simulated studies, or only those of so many studies of searched losses."""
     if searched is not None:
@@ -196,8 +203,8 @@ def main(*, studies: int = 20_000, searched: int | None = None) -> None:
     print(f"{studies} studies a figure, {families} of 14 methods; percent")
     print("| | 3 runs | 5 runs | 10 runs |\n| --- | --- | --- | --- |")
 
-    def row(title: str, figure: Callable[[int], float]) -> None:
-        print(f"| {title} | " + " | ".join(f"{100 * figure(runs):.1f}" for runs in (3, 5, 10)) + " |", flush=True)
+    def row(title: str, figure: Callable[[int], float], unit: float = 0.01) -> None:
+        print(f"| {title} | " + " | ".join(f"{figure(runs) / unit:.1f}" for runs in (3, 5, 10)) + " |", flush=True)
 
     for name, draw in DRAWS.items():
         row(f"coverage of the t-interval, {name}", lambda runs, draw=draw: coverage(studies, runs, draw))
@@ -207,6 +214,8 @@ def main(*, studies: int = 20_000, searched: int | None = None) -> None:
         row(f"any false positive of 91 pairs, {name}", lambda runs, draw=draw: family_errors(families, runs, draw))
     row("the same, 4 of 14 methods better by 3", lambda runs: family_errors(families, runs, normal, better=4))
     row("power of a pair at a difference of 1", lambda runs: power(studies, runs))
+    for pairs in (1, 15, 91):
+        row(f"difference found in 80% of studies, {pairs} pairs", lambda runs, n=pairs: detectable(runs, n), unit=1)
     row("not used: folds taken for runs, false positives", lambda runs: folds_as_runs(studies, runs, normal))
 
 

@@ -3,6 +3,7 @@
 import pytest
 from benchmark_module import benchmark_module
 from scipy.stats import nct, t
+from tiny_fit import REPOSITORY
 
 simulation = benchmark_module("study_statistics")
 
@@ -43,6 +44,14 @@ def test_power_is_that_of_the_noncentral_t(runs: int) -> None:
     shift, quantile = (runs / 2) ** 0.5, t.ppf(0.975, runs - 1)
     expected = nct.sf(quantile, runs - 1, shift) + nct.cdf(-quantile, runs - 1, shift)
     assert simulation.power(STUDIES, runs) == pytest.approx(expected, abs=noise(expected, STUDIES))
+
+
+@pytest.mark.parametrize(("pairs", "methods"), [(1, "one pair"), (15, "the best of 6"), (91, "the best of 14")])
+def test_the_page_s_smallest_differences_are_those_of_the_noncentral_t(pairs: int, methods: str) -> None:
+    page = (REPOSITORY / "docs/statistics.md").read_text().splitlines()
+    (row,) = (line for line in page if line.startswith(f"| {methods}"))
+    found = [simulation.detectable(runs, pairs) for runs in (3, 5, 10)]
+    assert [float(cell) for cell in row.split("|")[2:-1]] == pytest.approx(found, rel=0.03)
 
 
 def test_folds_taken_for_runs_would_err_three_times_as_often() -> None:
