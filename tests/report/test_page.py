@@ -12,11 +12,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from deletable import RESULTS, needs
 from PIL import Image
 from refused import succeeded
 from safetensors.torch import load_file
-from tiny_fit import REPOSITORY
 from toy_study import evaluated
 
 from levelfield.analysis.results import collect_rows
@@ -181,14 +179,6 @@ def test_every_command_of_the_page_works_as_printed(finished: Path, tmp_path: Pa
     for line in lines:
         words = line.replace("IMAGES_OR_TEXTS", "images").replace("ONE", "images/a/0.png").split()
         succeeded(run(*words[1:]))
-
-
-@needs(RESULTS)
-def test_the_readme_s_archive_has_a_page(tmp_path: Path, run) -> None:
-    """Of a version whose studies had no row for the single PCA, whose scores it has."""
-    archive = REPOSITORY / "results/trunk/fair_groceries/archive.tar.xz"
-    succeeded(run("study", "report", archive, "--output", tmp_path / "read"))
-    assert "features, one PCA" in (tmp_path / "read/report/index.html").read_text()
 
 
 def test_the_page_of_a_comparison_has_its_decision_and_not_the_best_test_score(copy: Path) -> None:

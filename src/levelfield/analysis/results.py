@@ -13,7 +13,7 @@ from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import failed
 from levelfield.study.lock import writing
 from levelfield.study.replicates import replicates_of
-from levelfield.study.spec import StudySpec, is_one_pca, one_pca
+from levelfield.study.spec import StudySpec, is_one_pca
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -103,8 +103,6 @@ def collect_rows(study: StudyFolder, tests: Mapping[tuple[str, int], dict[str, A
         for fold, scores in enumerate(tested["separated"]):
             add(scores, method, "test", run, fold)
         add(tested["concatenated"], method, "test", run)
-        if one_pca(method) not in study.spec.rows:  # archives of earlier versions have it here
-            add(tested.get("one_pca", {}), one_pca(method), "test", run)
     return sorted(rows, key=lambda row: [-1 if value is None else value for value in vars(row).values()])
 
 

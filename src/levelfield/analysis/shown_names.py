@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from levelfield.study.spec import OF, StudySpec, is_baseline, one_pca, value_of
+from levelfield.study.spec import OF, StudySpec, is_baseline, value_of
 from levelfield.study.untrained import FEATURES, LDA, ONE, PCA, UNTRAINED, WHITENING
 
 # Losses whose name is not that of their class in words.
@@ -38,8 +38,6 @@ def shown_names(spec: StudySpec) -> dict[str, str]:
         kind = reference.rstrip("0123456789")
         names[row] = MAPS[kind] + f" to {size}" * (size is not None and kind not in (LDA, UNTRAINED))
         names[row] += f" [{value}]" * bool(value)
-    for row in [row for row in names if is_baseline(row) and spec.reference_of(row) == PCA]:
-        names.setdefault(one_pca(row), MAPS[ONE])  # archives of earlier versions have its scores, but no such row
     shown = list(names.values())
     return {row: name if shown.count(name) == 1 else row for row, name in names.items()}
 

@@ -48,7 +48,6 @@ TEST_SHAPE = COMMON | {
     **dict.fromkeys(("method", "evaluation"), str),
     "separated": [{str: number}],
     "concatenated": {str: number},
-    "one_pca?": {str: number},
     "effective_rank?": [number],
     "num_skipped?": count,
     "data?": {"fingerprint": str},
@@ -56,7 +55,7 @@ TEST_SHAPE = COMMON | {
 # The parts of a job's result that the ledger hashes: its numbers and their causes, without time and machine.
 NUMBERS = ("configuration", "parameters", "seed", "checkpoint", "validation", "best_epoch", "failure")
 # The test scores of a run.
-SCORES = ("separated", "concatenated", "one_pca", "num_skipped")
+SCORES = ("separated", "concatenated", "num_skipped")
 RESULTS_FILE, SUMMARY_FILE = "results.csv", "summary.csv"
 # The rows of an archive, without weights and logs.
 ARCHIVED = "archived.json"
