@@ -101,12 +101,25 @@ def over_replicates(scores: Scores) -> tuple[Bool[np.ndarray, " L"], Bool[np.nda
     return t < LEVEL, np.array([swapped_halves_test(each.reshape(-1, 2)) for each in gaps]) < LEVEL
 
 
-def rate(called: Bool[np.ndarray, "R L"]) -> str:
-    """Of all cases of all sets, with a 95% interval over cuts, whose halves are not independent."""
+def interval(called: Bool[np.ndarray, "R L"]) -> tuple[float, float]:
+    """95% interval of the rate over cuts, whose halves are not independent."""
     of_cuts = called.reshape(-1, 2 * called.shape[1]).mean(axis=1)
-    half = t_interval([*of_cuts]) or 0.0
-    low, high = max(0.0, of_cuts.mean() - half), min(1.0, of_cuts.mean() + half)
+    half = t_interval([*of_cuts]) or np.inf
+    return max(0.0, of_cuts.mean() - half), min(1.0, of_cuts.mean() + half)
+
+
+def rate(called: Bool[np.ndarray, "R L"]) -> str:
+    """Of all cases of all sets."""
+    low, high = interval(called)
     return f"{called.sum()} of {called.size} ({called.mean():.0%}, {low:.0%} to {high:.0%})"
+
+
+def verdicts(of: Iterable[Scores]) -> dict[str, list[Bool[np.ndarray, "R L"]]]:
+    """Whether each test in a replicate calls A and A' different, in all sets: without and with Holm's correction."""
+    tests = {"t over runs": over_runs, "t with the variance of searches": over_searches}
+    return {
+        title: [np.concatenate(p) < LEVEL for p in zip(*map(test, of), strict=True)] for title, test in tests.items()
+    }
 
 
 def components(scores: Scores) -> dict[str, float]:
@@ -179,10 +192,7 @@ def answers(studies: dict[str, Study]) -> str:
     of = {name: study.scores for name, study in studies.items()}
     parts = {name: components(scores) for name, scores in of.items()}
     spreads = {name: spread_of_difference(each) for name, each in parts.items()}
-    rates = [
-        [title, *(rate(np.concatenate(p) < LEVEL) for p in zip(*map(test, of.values()), strict=True))]
-        for title, test in (("t over runs", over_runs), ("t with the variance of searches", over_searches))
-    ]
+    rates = [[title, *map(rate, called)] for title, called in verdicts(of.values()).items()]
     by_replicates = zip(("t", "F of swapped halves"), zip(*map(over_replicates, of.values()), strict=True), strict=True)
     rates += [[f"{t} over replicates", f"{np.sum(called)} of {np.size(called)}", ""] for t, called in by_replicates]
     scales = [[name, *(f"{v**0.5:.2f}" for v in parts[name].values()), f"{spreads[name]:.2f}"] for name in of]
@@ -195,7 +205,7 @@ def answers(studies: dict[str, Study]) -> str:
     for name, study in studies.items():
         each = [gains(study, metric) for metric in (MAP, P1)]
         for row in UNTRAINED:
-            gained.append([name, row, *(f"{g[row].mean():+.1f} ± {t_interval([*g[row]]):.1f}" for g in each)])
+            gained.append([name, row, *(f"{g[row].mean():+.1f} ± {t_interval([*g[row]]) or np.nan:.1f}" for g in each)])
         below.append(f"{(each[0]['the features'] < 0).sum()} of {len(study.replicates)}")
     cost = [[name, *(f"{number:.3g}" for number in needed(spread))] for name, spread in spreads.items()]
     kinds = ["cut and half", "loss in a replicate", "search", "run"]
@@ -214,13 +224,29 @@ def answers(studies: dict[str, Study]) -> str:
 
 
 def draw(studies: dict[str, Study], file: Path) -> None:
-    """The size of each difference of A to A' in a replicate, beside those of two losses."""
+    """How often A and A' are called different, and the size of each of their differences beside those of two losses."""
     from levelfield.core.files import write_atomically
     from levelfield.report.figures.style import BLUE, VERMILION, new_figure, style, to_bytes
 
+    tests = verdicts([study.scores for study in studies.values()]).items()
+    rates = {
+        f"{title}{holms}": called
+        for title, both in tests
+        for holms, called in zip((", p < 0.05", ", Holm"), both, strict=True)
+    }
     with style():
-        figure = new_figure(2.6)
-        panels = figure.subplots(1, len(studies), sharey=True, squeeze=False)[0]
+        figure = new_figure(4.4)
+        top, bottom = figure.subfigures(2, height_ratios=(1.5, 2.9))
+        axes = top.subplots()
+        for place, called in enumerate(rates.values()):
+            axes.plot(np.multiply(100, interval(called)), [place, place], color=VERMILION)
+            axes.plot(100 * called.mean(), place, "o", color=VERMILION)
+        axes.axvline(100 * LEVEL, color="black", linewidth=0.8, linestyle=":")
+        axes.set_yticks(range(len(rates)), rates)
+        axes.set_ylim(len(rates) - 0.5, -0.5)
+        axes.set_xlim(left=0)
+        axes.set_xlabel("a loss called different from itself, percent of cases, 95% interval over cuts; dotted: 5%")
+        panels = bottom.subplots(1, len(studies), sharey=True, squeeze=False)[0]
         for axes, (name, study) in zip(panels, studies.items(), strict=True):
             means = study.scores.mean(axis=3)
             itself = np.abs(means[:, :, 0] - means[:, :, 1]).ravel()
@@ -230,7 +256,7 @@ def draw(studies: dict[str, Study], file: Path) -> None:
                 axes.plot(place + spread, np.sort(sizes), ".", color=colour, markersize=4)
             axes.set_xticks([0, 1], ["a loss, itself", "two losses"])
             axes.set_title(name)
-        figure.supylabel("size of a difference, MAP@R", fontsize=9)
+        bottom.supylabel("size of a difference, MAP@R", fontsize=9)
         write_atomically(file, to_bytes(figure))
 
 

@@ -1,4 +1,4 @@
-"""The answers of the A/A study, on made scores, against plain loops and SciPy."""
+"""The answers of the A/A study, on made scores and on the kept ones, against plain loops, pandas and SciPy."""
 
 import csv
 import io
@@ -8,13 +8,16 @@ from pathlib import Path
 from statistics import fmean
 
 import numpy as np
+import pandas as pd
 import pytest
-from deletable import PAPERS, needs
+from deletable import PAPERS, RESULTS, needs
 from scipy.stats import f, t, ttest_1samp, ttest_rel
 
 pytestmark = needs(PAPERS)
 aa = pytest.importorskip("papers.aa.answers")
 
+KEPT = Path(aa.__file__).parents[2] / RESULTS / "aa"
+SETS = [folder.name for folder in sorted(KEPT.glob("*/"))]
 SPREADS = {"cut and half": 3.0, "loss in a replicate": 1.0, "search": 0.8, "run": 0.4}
 
 
@@ -42,12 +45,44 @@ def study() -> "aa.Study":
     return aa.Study(lines)
 
 
-def test_the_verdicts_on_a_loss_and_itself(study) -> None:
-    y, pairs = study.scores, [*combinations(range(4), 2)]
-    np.testing.assert_allclose(y, made(10), rtol=1e-12)
-    p, corrected = aa.over_runs(y)
-    q, by_searches = aa.over_searches(y)
-    for r in range(10):
+def kept(name: str) -> pd.DataFrame:
+    """Points of each (replicate, row, run), as means over folds, by stage and metric; whole cuts only."""
+    found = {}
+    for archive in (KEPT / name).glob("*/archive.tar.xz"):
+        with tarfile.open(archive) as files:
+            found[int(archive.parent.name)] = pd.read_csv(files.extractfile("results.csv"))
+    lines = pd.concat({number: found[number] for number in sorted(found) if number ^ 1 in found}, names=["replicate"])
+    lines = lines[(lines.embedding == "separated") & lines.fold.notna() & (lines.stage != "trial")]
+    return 100 * lines.pivot_table("value", ["replicate", "method", "run"], ["stage", "metric"], "mean")
+
+
+def cube(scores: pd.Series) -> np.ndarray:
+    """(replicates, losses, searches, runs)."""
+    names = [f"{loss}{search}" for loss in aa.LOSSES for search in ("", "@2")]
+    table = scores.unstack("run").unstack("method").swaplevel(axis=1)[names]
+    return table.to_numpy().reshape(len(table), len(aa.LOSSES), 2, -1)
+
+
+@pytest.fixture(params=["made", *SETS])
+def case(request: pytest.FixtureRequest) -> tuple["aa.Study", dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """A study, and its scores as read by other code: those of the losses, and of the untrained rows on test classes."""
+    if request.param == "made":
+        parts = {name: made(10, seed) for seed, name in enumerate(("test", "run", "precision"))}
+        untrained = {row: parts["test"].mean(axis=(1, 2, 3)) - 1 - n for n, row in enumerate(aa.UNTRAINED.values())}
+        return request.getfixturevalue("study"), parts, untrained
+    table = kept(request.param)
+    parts = {"test": cube(table["test", "map_at_r"]), "run": cube(table["run", "map_at_r"])}
+    untrained = {row: table["test", "map_at_r"].xs((row, 0), level=(1, 2)).to_numpy() for row in aa.UNTRAINED.values()}
+    return aa.read(KEPT / request.param), parts, untrained
+
+
+def test_the_verdicts_on_a_loss_and_itself(case) -> None:
+    (study, parts, _), pairs = case, [*combinations(range(4), 2)]
+    y = parts["test"]
+    np.testing.assert_allclose(study.scores, y, rtol=1e-12)
+    p, corrected = aa.over_runs(study.scores)
+    q, by_searches = aa.over_searches(study.scores)
+    for r in range(len(y)):
         own = ttest_rel(y[r, :, 0], y[r, :, 1], axis=1).pvalue
         others = ttest_rel(*(y[r, [pair[side] for pair in pairs], 0] for side in (0, 1)), axis=1).pvalue
         np.testing.assert_allclose(p[r], own)
@@ -57,9 +92,9 @@ def test_the_verdicts_on_a_loss_and_itself(study) -> None:
             rest = [gaps[other] ** 2 for other in range(4) if other != loss]
             assert q[r, loss] == pytest.approx(2 * t.sf(abs(gaps[loss]) / fmean(rest) ** 0.5, 3))
         np.testing.assert_allclose(by_searches[r], by_holm(q[r]))
-    by_t, by_f = aa.over_replicates(y)
+    by_t, by_f = aa.over_replicates(study.scores)
     for loss in range(4):
-        d = [fmean(y[r, loss, 0]) - fmean(y[r, loss, 1]) for r in range(10)]
+        d = [fmean(y[r, loss, 0]) - fmean(y[r, loss, 1]) for r in range(len(y))]
         assert by_t[loss] == (ttest_1samp(d, 0).pvalue < 0.05)
         assert by_f[loss] == (swapped(d) < 0.05)
 
@@ -71,28 +106,29 @@ def by_holm(p) -> list[float]:
 
 
 def swapped(d: list[float]) -> float:
-    """p of Alpaydin's F for five cuts."""
-    within = sum((d[2 * c] - d[2 * c + 1]) ** 2 / 2 for c in range(5))
-    return float(f.sf(sum(each**2 for each in d) / (2 * within), 10, 5))
+    """p of Alpaydin's F, for five cuts as for any number of them."""
+    cuts = len(d) // 2
+    within = sum((d[2 * c] - d[2 * c + 1]) ** 2 / 2 for c in range(cuts))
+    return float(f.sf(sum(each**2 for each in d) / (2 * within), 2 * cuts, cuts))
 
 
-def test_pairs_gains_and_choices(study) -> None:
-    y, names = study.scores, ["ntxent", "contrastive", "normalized_softmax", "arcface"]
-    found = aa.pairs_of_losses(y)
+def test_pairs_gains_and_choices(case) -> None:
+    (study, parts, untrained), names = case, ["ntxent", "contrastive", "normalized_softmax", "arcface"]
+    y, number = parts["test"], len(parts["test"])
+    found = aa.pairs_of_losses(study.scores)
     p = []
     for (name, mean, half, _), (a, b) in zip(found, combinations(range(4), 2), strict=True):
-        d = [float(y[r, a].mean() - y[r, b].mean()) for r in range(10)]
+        d = [float(y[r, a].mean() - y[r, b].mean()) for r in range(number)]
         low, high = ttest_1samp(d, 0).confidence_interval(0.95)
         assert name == f"{names[a]} less {names[b]}"
-        assert (mean, half) == pytest.approx((fmean(d), (high - low) / 2))
+        assert (mean, half) == pytest.approx((fmean(d), (high - low) / 2 if number > 2 else np.nan), nan_ok=True)
         p.append(swapped(d))
     np.testing.assert_allclose([each[3] for each in found], by_holm(p))
-    validated, tested = made(10, 1).mean(axis=3).reshape(10, 8), y.mean(axis=3).reshape(10, 8)
+    validated, tested = parts["run"].mean(axis=3).reshape(number, 8), y.mean(axis=3).reshape(number, 8)
     best = validated.argmax(axis=1)
     assert aa.chosen(study) == [aa.ROWS[row] for row in best]
-    for number, gain in enumerate(aa.gains(study, "map_at_r").values()):
-        untrained = [y[r].mean() - 1 - number for r in range(10)]
-        np.testing.assert_allclose(gain, [tested[r, best[r]] - untrained[r] for r in range(10)], rtol=1e-9)
+    for row, gain in zip(untrained.values(), aa.gains(study, "map_at_r").values(), strict=True):
+        np.testing.assert_allclose(gain, tested[range(number), best] - row, rtol=1e-9)
 
 
 def test_the_variances_are_those_of_the_made_scores() -> None:
