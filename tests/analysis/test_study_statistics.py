@@ -75,7 +75,7 @@ def test_concatenated_embeddings_are_compared_with_one_pca_where_there_is_one() 
 
 def test_runs_and_folds_of_one_method_alone_are_left_out_and_one_without_scores_counts(scores) -> None:
     rows = [row for row in rows_of(scores) if row.method == "a" or (row.run > 0 and (row.run, row.fold) != (4, 2))]
-    rows.append(ResultRow("b", "trial", 0, 0, 0, "separated", "map_at_r", 0.9))
+    rows.append(ResultRow("b", "run", None, 4, 2, "separated", "map_at_r", 0.9))
     (found,) = compare_all([row for row in rows if row.method != "c"], ["a", "b", "c"])
     assert found.p == pytest.approx(ttest_rel(scores["a"][1:4].mean(axis=1), scores["b"][1:4].mean(axis=1)).pvalue)
     assert (found.n, found.family, found.p_holm) == (3, 3, pytest.approx(min(1, 3 * found.p)))

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import torch
+from by_sorting import cosines, ranked
 from deletable import RESULTS, needs
-from PIL import Image
+from own_images import square_folders
 from refused import succeeded
 from safetensors.torch import load_file
 from tiny_fit import REPOSITORY
@@ -21,6 +21,7 @@ from toy_study import evaluated
 
 from levelfield.analysis.results import collect_rows
 from levelfield.analysis.verdict import conclusion, verdict
+from levelfield.core.ledger import read_lines
 from levelfield.report.facts import commands
 from levelfield.report.page import write_report
 from levelfield.report.retrieval import NOT_HERE, OTHER_SAMPLES, retrieval_of, scored_samples
@@ -79,17 +80,22 @@ def test_the_page_holds_the_study(whole: tuple[Path, str, list[str]]) -> None:
     assert opening.count("<tr><th") - 1 == 3  # its rows, without the head
     assert written(study)[0] == page
     assert {path.name: path.read_bytes() for path in (study / "report").iterdir()} == files
+    assert "levelfield study report FOLDER levelfield study verify FOLDER" in pieces, "no folder of the machine"
+    assert any("FOLDER is the study's folder" in piece for piece in pieces)
+    record = StudyFolder.begun(study)
+    for each in record.state.results.values():
+        each["provenance"]["libraries"]["torch"] = "2.9.0+cpu"  # which no registry has
+    assert "torch==2.9.0 " in commands(record, [])[0][1]
 
 
 def test_the_numbers_are_those_of_the_results(whole: tuple[Path, str, list[str]]) -> None:
     study, _, pieces = whole
-    rows = pd.read_csv(study / "results.csv").query("stage == 'test'")
-    means = rows.groupby(["method", "embedding", "metric", "run"])["value"].mean()
+    means = pd.read_csv(study / "summary.csv", index_col=["method", "embedding", "metric"])["mean"]
     place = pieces.index("concatenated", pieces.index("All scores"))
     place = pieces.index("arcface", place)  # the row's own name, after the shown one
-    scores = [means["arcface", "concatenated", metric].mean() for metric in ("map_at_r", "r_precision")]
+    scores = [means["arcface", "concatenated", metric] for metric in ("map_at_r", "r_precision")]
     assert pieces[place + 1 : place + 3] == [f"{100 * score:.1f}" for score in scores]
-    difference = (means["arcface", "separated", "map_at_r"] - means["contrastive", "separated", "map_at_r"]).mean()
+    difference = means["arcface", "separated", "map_at_r"] - means["contrastive", "separated", "map_at_r"]
     better, worse = ("ArcFace", "Contrastive") if difference >= 0 else ("Contrastive", "ArcFace")
     sentence = f"{better} over {worse}: {abs(100 * difference):+.1f} points MAP@R, too few runs for an interval"
     assert sentence in pieces
@@ -102,14 +108,12 @@ def test_the_page_shows_what_the_stored_embeddings_retrieve(whole: tuple[Path, s
     _, index = scored_samples(record, record.tests()["arcface", 0]["data"]["fingerprint"])
     keys = [str(key) for key in index.keys]
     stored = load_file(study / "jobs/contrastive/run0/fold0/tested.safetensors")
-    unit = torch.nn.functional.normalize(stored["embeddings"].double())
+    ranking = ranked(cosines(stored["embeddings"]), excludes_self=True)
     for query in (query for queries in found["groups"].values() for query in queries):
         assert set(query["answers"]) == {"contrastive", "arcface", "pretrained"}
         assert list(query["answers"])[-1] == "pretrained"
         place = keys.index(query["key"])
-        ranked = (unit @ unit[place]).argsort(descending=True).tolist()
-        nearest = [each for each in ranked if each != place][:8]
-        answers = query["answers"]["contrastive"]
+        nearest, answers = ranking[place][:8].tolist(), query["answers"]["contrastive"]
         assert [answer["key"] for answer in answers] == [keys[each] for each in nearest]
         assert [answer["hit"] for answer in answers] == (stored["labels"][nearest] == stored["labels"][place]).tolist()
         for sample in (query, *answers):
@@ -136,9 +140,9 @@ def test_what_failed_and_who_evaluated_is_listed_as_text(copy: Path) -> None:
     assert "arcface run 1 fold 0 failed, and its run is left out: a fault" in pieces
     assert not {"<nan>", "<our>"} & set(re.findall("<...>", page)), "what stands in the results is text, not HTML"
     assert "The test classes were evaluated 2 times." in pieces
-    times = [json.loads(line)["time"].replace("T", " ") for line in (copy / "ledger.jsonl").read_text().splitlines()]
+    first, *_, last = (line["time"].replace("T", " ") for line in read_lines(copy / "ledger.jsonl"))
     listed = {*pieces[pieces.index("Evaluations of the test classes") :]}
-    assert {times[0], times[-1], "levelfield test", "a bug in <our> loss"} <= listed
+    assert {first, last, "levelfield test", "a bug in <our> loss"} <= listed
 
 
 def test_an_unfinished_study_has_a_page_too(copy: Path) -> None:
@@ -171,15 +175,13 @@ def test_samples_that_are_not_those_that_were_scored_are_not_shown(copy: Path, t
 def test_every_command_of_the_page_works_as_printed(finished: Path, tmp_path: Path, run, monkeypatch) -> None:
     study = Path(shutil.copytree(finished, tmp_path / "outputs/toy"))
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "images/a").mkdir(parents=True)
-    for number in range(2):
-        Image.effect_noise((32, 32), 60 + number).convert("RGB").save(tmp_path / f"images/a/{number}.png")
+    square_folders(tmp_path / "images")
     _, pieces = written(study)
     lines = [line for piece in pieces for line in re.split(" (?=levelfield study verify)", piece)]
     lines = [line for line in lines if re.match("levelfield [a-z]+ .*outputs/toy", line)]
     assert [line.split()[1] for line in lines] == ["study", "study", "fit", "search"]
     for line in lines:
-        words = line.replace("IMAGES_OR_TEXTS", "images").replace("ONE", "images/a/0.png").split()
+        words = line.replace("IMAGES_OR_TEXTS", "images").replace("ONE", "images/class_00/0.png").split()
         succeeded(run(*words[1:]))
 
 
@@ -207,17 +209,6 @@ def test_the_page_of_a_comparison_has_its_decision_and_not_the_best_test_score(c
     for content in (json.dumps({**found_by, "of": "another"}), '{"row": 5}'):
         (copy / "decision.json").write_text(content)
         assert conclusion(record, rows)[:-1] == best
-
-
-def test_a_study_elsewhere_is_a_folder_to_fill_in_and_versions_are_those_of_a_registry(whole) -> None:
-    """The page names no folder of the machine, and no registry has torch 2.9.0+cpu."""
-    study, _, pieces = whole
-    assert "levelfield study report FOLDER levelfield study verify FOLDER" in pieces
-    assert any("FOLDER is the study's folder" in piece for piece in pieces)
-    record = StudyFolder.begun(study)
-    for each in record.state.results.values():
-        each["provenance"]["libraries"]["torch"] = "2.9.0+cpu"
-    assert "torch==2.9.0 " in commands(record, [])[0][1]
 
 
 def test_the_command_of_a_shipped_study_reads_nothing_here_and_asks_for_its_data(monkeypatch, tmp_path: Path) -> None:

@@ -102,34 +102,26 @@ def test_another_checkpoint_has_an_index_of_its_own_and_a_damaged_one_is_made_ag
         assert (again.embedded, torch.equal(again.rows_GD, made.rows_GD)) == (8, True), damage
 
 
-def gallery_of(rows: torch.Tensor) -> Gallery:
-    names = tuple(map(str, range(len(rows))))
-    return Gallery(Samples(names, names, "text"), rows, Path(), len(rows), ())
-
-
 def test_any_device_gives_the_answers_of_a_loop_in_float64(device: str) -> None:
-    """Each item is there three times, and the first comes first."""
-    on_cpu = gallery_of(rows := torch.randn(200, 12).repeat(3, 1))
+    """Each item is there three times, and the first comes first; all distances but the cosine are shown as such."""
+    rows = torch.randn(200, 12).repeat(3, 1)
+    names = tuple(map(str, range(600)))
+    on_cpu = Gallery(Samples(names, names, "text"), rows, Path(), 600, ())
     gallery = replace(on_cpu, device=device)
     for top in (7, 9, 9, 1000):
         query = torch.randn(1, 12)
-        cosines = (normalize(rows.double()) * normalize(query.double())).sum(1)
-        expected = cosines.argsort(descending=True, stable=True)[:top].tolist()
-        found = gallery.answers(Embedded(query, ("query",), None, (0,)), top, "cosine")
-        assert [int(answer.name) for answer in found] == expected
-        assert [answer.likeness for answer in found] == pytest.approx(cosines[expected].tolist(), abs=1e-6)
-        assert found == on_cpu.answers(Embedded(query, ("query",), None, (0,)), top, "cosine"), "to the last bit"
-
-
-def test_other_distances_are_shown_as_such() -> None:
-    rows, query = torch.randn(20, 12), torch.randn(1, 12)
-    for distance, expected in {
-        "euclidean": torch.cdist(query, rows)[0],
-        "hamming": ((rows > 0) != (query > 0)).sum(1).float(),
-        "poincare": poincare_distances(in_ball(query), in_ball(rows))[0],
-    }.items():
-        found = gallery_of(rows).answers(Embedded(query, ("query",), None, (0,)), 5, distance)
-        assert [answer.likeness for answer in found] == pytest.approx(expected.sort().values[:5].tolist(), abs=1e-5)
+        asked, wide, one = Embedded(query, ("query",), None, (0,)), rows.double(), query.double()
+        for distance, values in {
+            "cosine": -(normalize(wide) * normalize(one)).sum(1),
+            "euclidean": (wide - one).norm(dim=1),
+            "hamming": ((rows > 0) != (query > 0)).sum(1).double(),
+            "poincare": poincare_distances(in_ball(one), in_ball(wide))[0],
+        }.items():
+            found, expected = gallery.answers(asked, top, distance), values.argsort(stable=True)[:top]
+            shown = -values if distance == "cosine" else values
+            assert [int(answer.name) for answer in found] == expected.tolist()
+            assert [answer.likeness for answer in found] == pytest.approx(shown[expected].tolist(), abs=1e-5)
+            assert found == on_cpu.answers(asked, top, distance), "to the last bit"
 
 
 def test_texts_are_found_in_a_table_and_in_lines(of_texts: Path, tmp_path: Path, run) -> None:
