@@ -10,15 +10,13 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
-from refused import refused, succeeded
+from refused import refused, refuses, succeeded
 from safetensors import safe_open
 from tiny_fit import REPOSITORY
-from torch.nn.functional import normalize
 from torchvision.transforms import v2
 
 import levelfield
 from levelfield import MetricLearner
-from levelfield.core.errors import UserError
 
 SNIPPET, *_ = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs/embed_and_search.md").read_text(), re.DOTALL)
 
@@ -34,8 +32,7 @@ def test_a_folder_is_embedded_as_by_hand_with_the_names_and_labels_of_its_folder
     assert embedded.labels == ("jay",) * 4 + ("wren",) * 4
     crop = v2.Compose([v2.Resize(32), v2.CenterCrop(32), v2.PILToTensor()])
     squares = torch.stack([crop(Image.open(f"my_images/{name}")) for name in embedded.names]) / 255
-    with torch.no_grad():
-        expected = MetricLearner.load_from_checkpoint("best.ckpt")(squares)
+    expected = MetricLearner.load_from_checkpoint("best.ckpt")(squares).detach()
     torch.testing.assert_close(embedded.embeddings, expected, atol=1e-6, rtol=0)
 
 
@@ -61,18 +58,6 @@ def test_all_forms_of_the_same_pictures_give_the_same(best, birds, tmp_path, mon
         torch.testing.assert_close(levelfield.embed(best, one).embeddings, expected[:1], atol=1e-6, rtol=0)
     shutil.copy(files[0], birds)
     assert levelfield.embed(best, birds).labels is None, "beside folders of classes"
-
-
-def test_the_models_of_a_runs_folds_stand_side_by_side(best: Path, birds: Path, tmp_path: Path) -> None:
-    content, alone = torch.load(best, weights_only=True), []
-    for fold in range(2):
-        content["state_dict"]["embedder.linear.bias"] += fold
-        (tmp_path / f"run0/fold{fold}").mkdir(parents=True)
-        torch.save(content, tmp_path / f"run0/fold{fold}/best.ckpt")
-        alone.append(levelfield.embed(tmp_path / f"run0/fold{fold}/best.ckpt", birds).embeddings)
-    assert not torch.equal(*alone)
-    together = levelfield.embed(tmp_path / "run0", birds).embeddings
-    torch.testing.assert_close(together, normalize(torch.cat(alone, dim=1)))
 
 
 def test_the_command_writes_what_the_function_gives(best: Path, birds: Path, tmp_path: Path, run) -> None:
@@ -129,35 +114,17 @@ def test_row_i_is_line_i_of_a_text_file(content, expected, of_texts, tmp_path) -
     if isinstance(expected, str):
         texts = (content if isinstance(content, str) else content.decode(errors="surrogateescape")).split("\n")
         for data, named in ((tmp_path / "t.txt", expected), (texts[:2], expected.partition(":")[2])):
-            with pytest.raises(UserError, match=re.escape(named)):
-                levelfield.embed(of_texts, data)
+            refuses(named, levelfield.embed, of_texts, data)
     else:
         found, embedded = levelfield.embed(of_texts, tmp_path / "t.txt"), levelfield.embed(of_texts, expected)
         assert found.names == embedded.names == tuple(expected)
-        with torch.no_grad():
-            by_learner = MetricLearner.load_from_checkpoint(of_texts)(expected)
+        by_learner = MetricLearner.load_from_checkpoint(of_texts)(expected).detach()
         torch.testing.assert_close(embedded.embeddings, by_learner, atol=1e-6, rtol=0)
 
 
-@pytest.mark.slow
-def test_mistakes_end_in_a_line(best, of_texts, birds, tmp_path, run) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "t.md").write_text("text")
-    (tmp_path / "missing.csv").write_text("path\nbirds/jay/0.png\nbirds/jay/9.png\n")
-    (tmp_path / "words.csv").write_text("text,label\nhello,a\n")
-    for checkpoint, data, more, keys in (
-        (best, tmp_path / "nowhere", (), ("nowhere",)),
-        (best, tmp_path / "empty", (), ("no images in",)),
-        (best, tmp_path / "t.md", (), ("t.md",)),
-        (best, tmp_path / "missing.csv", (), ("jay/9.png", "No such file")),
-        (best, tmp_path / "words.csv", (), ("no column path", "images")),
-        (of_texts, birds, (), ("takes texts", "images")),
-        (best, birds, ("--output", "x.csv"), ("x.csv", ".parquet or .safetensors")),
-        (best, birds, ("--output", birds / "jay/0.png/e.parquet"), ("File exists", "move it away")),
-        (best, birds, ("--device", "gpu7"), ("--device gpu7",)),
-        (birds, birds, (), ("no checkpoint in",)),
-        (birds / "jay/0.png", birds, (), ("cannot read checkpoint",)),
-    ):
-        refused(run("predict", "--ckpt_path", checkpoint, "--data", data, *more), *keys)
-    with pytest.raises(UserError, match="sample 1 of the list is a int"):
-        levelfield.embed(best, ["a.png", 1])
+def test_what_is_no_sample_is_named(best: Path, of_texts: Path, birds: Path, tmp_path: Path) -> None:
+    """tests/cli/test_refusals.py has the mistakes in the words of a command."""
+    Image.new("F", (9, 9)).save(tmp_path / "float.tif")
+    refuses(r"float\.tif .*floating point", levelfield.embed, best, [Image.open(tmp_path / "float.tif")])
+    refuses("sample 1 of the list is a int", levelfield.embed, best, ["a.png", 1])
+    refuses("takes texts, .* images", levelfield.embed, of_texts, birds)
