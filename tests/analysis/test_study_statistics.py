@@ -98,15 +98,6 @@ def test_the_baseline_is_a_fixed_number_and_a_family_of_its_own(scores: dict[str
     assert [c for c in compare_all(rows, list(scores)) if c.kind == PAIR] == compare_all(rows_of(scores), [*scores])
 
 
-def test_a_copy_is_compared_with_its_own_loss_outside_the_family(scores: dict[str, np.ndarray]) -> None:
-    second = {"a@2": scores["a"] + 0.02 * scores["b"], "a@3": scores["c"]}
-    with_second = compare_all(rows_of(scores | second), ["a", "a@2", "a@3", "b", "c"])
-    same = [c for c in with_second if c.kind == SECOND_SEARCH]
-    assert [(c.method, c.other) for c in same] == [("a@2", "a"), ("a@3", "a"), ("a@3", "a@2")]
-    assert all(c.p is not None and c.p_holm is None and not c.shown for c in same)
-    assert len(with_second) == 6
-
-
 def test_the_variance_of_searches_by_hand() -> None:
     # Squares of deviations: 2 from (1, 3), 8 from (0, 2, 4), none from a lone search; 1 + 2 degrees of freedom.
     assert search_variance([[1.0, 3.0], [0.0, 2.0, 4.0], [7.0]]) == pytest.approx((10 / 3, 3))
@@ -115,8 +106,8 @@ def test_the_variance_of_searches_by_hand() -> None:
 
 
 def test_where_a_method_is_searched_twice_the_searches_are_compared(scores: dict[str, np.ndarray]) -> None:
-    """As in a least-squares fit with a mean for each method."""
-    scores |= {"a@2": scores["a"] + 0.01, "a@3": scores["a"] - 0.03, "b@2": scores["b"] + 0.02}
+    """As in a least-squares fit with a mean for each method; two searches of a method by their runs, in no family."""
+    scores |= {"a@2": scores["a"] + 0.02 * scores["b"], "a@3": scores["c"] - 0.07, "b@2": scores["a"] + 0.02}
     methods = ["a", "a@2", "a@3", "b", "b@2", "c"]
     found = compare_all(rows_of({**scores, "pretrained": np.full((1, FOLDS), 0.3)}), methods)
     own = np.eye(3)
@@ -127,6 +118,10 @@ def test_where_a_method_is_searched_twice_the_searches_are_compared(scores: dict
         interval = (expected.effect[0], *expected.conf_int()[0], float(expected.pvalue))
         assert (c.difference, c.low, c.high, c.p) == pytest.approx(interval)
         assert (c.over, c.family) == ("searches", 3)
+    same = [c for c in found if c.kind == SECOND_SEARCH]
+    assert [c.method + c.other for c in same] == ["a@2a", "a@3a", "a@3a@2", "b@2b"]
+    tests = [ttest_rel(scores[c.method].mean(axis=1), scores[c.other].mean(axis=1)).pvalue for c in same]
+    assert [(c.p, c.p_holm, c.shown) for c in same] == [(pytest.approx(p), None, False) for p in tests]
 
 
 def test_swapped_halves_are_alpaydins_f_with_any_number_of_cuts() -> None:

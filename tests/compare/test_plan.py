@@ -40,9 +40,8 @@ def test_seconds_of_the_whole_ladder() -> None:
     assert on(1).seconds(Lengths(3, 224, 0)) == pytest.approx(heads)
     busy = on(1, replace(CARS, load=3.0)).seconds(Lengths(3, 224, 0))
     assert busy - heads == pytest.approx(2 * 6 * HEAD_SECONDS), "heads are not measured, but other programs are"
-    opened = replace(CARS, opened=0.1)
-    more = on(4, opened).seconds(Lengths(1, 224, 600)) - on(4).seconds(Lengths(1, 224, 600))
-    assert more == pytest.approx(0.1 * 8000 / 4), "the cores open each image once"
+    more, less = (on(4, costs).seconds(Lengths(1, 224, 600)) for costs in (replace(CARS, opened=0.1), CARS))
+    assert more - less == pytest.approx(0.1 * 8000 / 4), "the cores open each image once"
 
 
 def test_more_time_is_spent_on_folds_then_larger_images_then_steps_then_runs() -> None:
@@ -95,9 +94,8 @@ def test_the_first_training_decides_how_many_folds_there_is_time_for() -> None:
     expected = on(2).stages(lengths)[0]
     assert 1 < lengths.folds < 4
     left = 2100 - 0.02 * 8000 - HEAD_SECONDS * lengths.folds
-    faster, same, slower = (
-        on(2).folds_again(lengths, 4, times * expected, [0, 1], left - times * expected) for times in (0.3, 1, 3)
-    )
+    took = (0.3 * expected, expected, 3 * expected)
+    faster, same, slower = (on(2).folds_again(lengths, 4, each, [0, 1], left - each) for each in took)
     assert same == lengths.folds, "nothing has changed"
     assert faster > lengths.folds > slower >= 1
     assert on(2).folds_again(lengths, 4, expected, [], 1.0) == 1, "late"

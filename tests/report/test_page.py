@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from by_sorting import cosines, ranked
+import torch
+from by_sorting import cosines, ranked, scores_by_sorting
 from deletable import RESULTS, needs
 from own_images import square_folders
 from refused import succeeded
@@ -24,10 +25,12 @@ from levelfield.analysis.verdict import conclusion, verdict
 from levelfield.core.ledger import read_lines
 from levelfield.report.facts import commands
 from levelfield.report.page import write_report
-from levelfield.report.retrieval import NOT_HERE, OTHER_SAMPLES, retrieval_of, scored_samples
+from levelfield.report.retrieval import NOT_HERE, OTHER_SAMPLES, Retrieval, retrieval_of, scored_samples
 from levelfield.study.archive import unpack_study, write_archive
 from levelfield.study.folder import StudyFolder
 from levelfield.study.rows import find_study, load_spec
+from levelfield.study.test_scores import EmbeddedTest
+from levelfield.training.embed import EmbeddedSet
 
 FIGURES = ("scores", "differences", "search_1", "search_2")  # in the page's order
 
@@ -118,6 +121,24 @@ def test_the_page_shows_what_the_stored_embeddings_retrieve(whole: tuple[Path, s
         assert [answer["hit"] for answer in answers] == (stored["labels"][nearest] == stored["labels"][place]).tolist()
         for sample in (query, *answers):
             assert f'<img src="{sample["shown"]}" alt' in page
+
+
+def test_nearest_is_what_sorting_finds_and_the_best_are_better_than_the_median_and_these_than_the_worst() -> None:
+    """Of queries of their own."""
+    labels, is_query = torch.arange(120) % 6, torch.arange(120) < 60
+    points = torch.randn(6, 8)[labels] + 0.8 * torch.randn(120, 8)
+    found = Retrieval(EmbeddedTest(EmbeddedSet(points, labels, torch.arange(120)), is_query, "data"))
+    similarities = cosines(points[:60], points[60:])
+    expected = 60 + ranked(similarities, excludes_self=False)[[0, 8, 44], :5]
+    assert found.nearest([0, 8, 44], 5).tolist() == expected.tolist()
+    scores = scores_by_sorting(similarities, labels[:60], labels[60:], per_query=True)["map_at_r"]
+    groups = found.examples(3)
+    best, median, worst = (scores[queries] for queries in groups.values())
+    assert [*groups] == ["best", "median", "worst"]
+    assert (max(best), min(worst)) == (scores.max(), scores.min())
+    assert max(worst) < min(median) < min(best)
+    assert all(len({*labels[queries].tolist()}) == 3 for queries in groups.values()), "of three classes"
+    assert len({query for queries in groups.values() for query in queries}) == 9
 
 
 def test_what_failed_and_who_evaluated_is_listed_as_text(copy: Path) -> None:
