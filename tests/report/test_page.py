@@ -138,7 +138,7 @@ def test_nearest_is_what_sorting_finds_and_the_best_are_better_than_the_median_a
     assert (max(best), min(worst)) == (scores.max(), scores.min())
     assert max(worst) < min(median) < min(best)
     assert all(len({*labels[queries].tolist()}) == 3 for queries in groups.values()), "of three classes"
-    assert len({query for queries in groups.values() for query in queries}) == 9
+    assert len({query for queries in found.examples(6).values() for query in queries}) == 18, "each is shown once"
 
 
 def test_what_failed_and_who_evaluated_is_listed_as_text(copy: Path) -> None:
