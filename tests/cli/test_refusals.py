@@ -211,7 +211,7 @@ search birds --query no.png | no.png is not there
 search birds --query birds | is a folder | image file
 search birds --query birds/0.png --top 0 | --top 0: give 1 or more
 search birds --query birds/0.png --output a.html | --output a.html | .png
-search birds --query torn/0.png | torn/0.png is not a complete, readable image
+search birds --query torn/0.png | torn/0.png is not an image
 search torn --query birds/0.png | torn/0.png | --skip-broken
 search birds --query birds/0.png --trunk minilm | --trunk minilm: a checkpoint has its own
 """
