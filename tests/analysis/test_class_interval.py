@@ -1,8 +1,9 @@
-"""Intervals over classes against plain loops: classes really removed, pairs fitted by least squares."""
+"""Intervals over classes against plain sorting: classes really removed, pairs fitted by least squares."""
 
 import numpy as np
 import pytest
 import torch
+from by_sorting import cosines, scores_by_sorting
 from scipy.stats import t
 
 from levelfield.analysis.class_interval import ClassScores, class_interval, class_scores, in_words, neighbours_needed
@@ -26,32 +27,23 @@ def ours(points: np.ndarray, labels: np.ndarray) -> ClassScores:
     return class_scores(items.numpy(), 3 * labels + 1)
 
 
-def of_query(points: np.ndarray, labels: np.ndarray, query: int, kept: set[int]) -> float:
-    others = [i for i in range(len(labels)) if i != query and labels[i] in kept]
-    others.sort(key=lambda i: -points[query] @ points[i])
-    hits = [labels[i] == labels[query] for i in others]
-    relevant = sum(hits)
-    return sum(sum(hits[: k + 1]) / (k + 1) for k in range(relevant) if hits[k]) / relevant
-
-
-def loops(points: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def by_sorting(points: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Sums, numbers and changes [removed, of class]."""
-    every = {int(label) for label in labels}
-    sums, numbers, *changes = np.zeros((2 + len(every), len(every)))
-    for query, own in enumerate(labels):
-        if (labels == own).sum() > 1:
-            score = of_query(points, labels, query, every)
-            sums[own] += score
-            numbers[own] += 1
-            for removed in every - {int(own)}:
-                changes[removed][own] += of_query(points, labels, query, every - {removed}) - score
-    return sums, numbers, np.array(changes)
+
+    def sums(kept: np.ndarray) -> np.ndarray:
+        rows, of = torch.tensor(points[kept]), torch.tensor(labels[kept])
+        scores = scores_by_sorting(cosines(rows), of, per_query=True)["map_at_r"]
+        return np.bincount(of, scores.nan_to_num(), labels.max() + 1)
+
+    whole, numbers, classes = sums(labels >= 0), np.bincount(labels), np.unique(labels)
+    changes = [sums(labels != removed) - whole * (classes != removed) for removed in classes]
+    return whole, numbers * (numbers > 1), np.array(changes)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_scores_of_classes_and_their_changes_without_each_other(seed: int) -> None:
     points, labels = made(seed)
-    found, (sums, numbers, changes) = ours(points, labels), loops(points, labels)
+    found, (sums, numbers, changes) = ours(points, labels), by_sorting(points, labels)
     assert found.sums_K == pytest.approx(sums)
     assert found.queries_K.tolist() == numbers.tolist()
     assert found.changes_KK.toarray() == pytest.approx(changes, abs=1e-12)
@@ -63,7 +55,7 @@ def test_scores_of_classes_and_their_changes_without_each_other(seed: int) -> No
 def test_the_variance_is_that_of_its_definition(seed: int) -> None:
     (one, labels), (other, _) = made(seed, 10, fewest=4), made(seed, 10, spread=1.5, fewest=4)
     found = ours(one, labels) - ours(other, labels)
-    (sums, numbers, changes), (less, _, changes_less) = (loops(each, labels) for each in (one, other))
+    (sums, numbers, changes), (less, _, changes_less) = (by_sorting(each, labels) for each in (one, other))
     sums, changes, k, total = sums - less, changes - changes_less, 10, numbers.sum()
     mean = sums.sum() / total
     fixed = k / (k - 1) * sum(((sums[i] - mean * numbers[i]) / total) ** 2 for i in range(k))

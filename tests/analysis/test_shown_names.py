@@ -53,16 +53,11 @@ def test_a_row_named_after_its_shipped_loss_has_the_name_of_papers(spec: StudySp
 def test_a_derived_row_is_named_after_its_source_and_equal_names_stay_apart(spec: StudySpec) -> None:
     config = {**spec.methods["arcface"], "model": {"loss": "ArcFaceLoss"}}
     other = {**config, "model": {"loss": "ContrastiveLoss"}}  # a derived row has the default loss
-    rows = {
-        "arcface": config,
-        "arcface_averaged": other,
-        "arcface_pca": other,
-        "arcface_x": config,
-        "arc_face_x": config,
-    }
+    rows = dict.fromkeys(("arcface", "arcface_x", "arc_face_x"), config)
+    rows |= dict.fromkeys(("arcface_averaged", "arcface_pca"), other)
     derived = {"arcface_averaged": {"of": "arcface", "alpha": 0.5}, "arcface_pca": {"of": "arcface_averaged", "pca": 8}}
     names = shown_names(replace(spec, methods=rows, derived=derived))
-    assert [names[row] for row in rows] == ["ArcFace", "ArcFace averaged", "ArcFace PCA", "arcface_x", "arc_face_x"]
+    assert [names[row] for row in rows] == ["ArcFace", "arcface_x", "arc_face_x", "ArcFace averaged", "ArcFace PCA"]
 
 
 def test_every_shipped_loss_of_a_shipped_study_has_a_name_of_its_own() -> None:

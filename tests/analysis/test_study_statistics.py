@@ -1,10 +1,11 @@
 """Intervals, comparisons, Holm's correction and ranks against tables, hand calculation and SciPy."""
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
-from scipy.stats import f, t, ttest_1samp, ttest_rel
+from scipy.stats import f, ttest_1samp, ttest_rel
 from statsmodels.api import OLS
 from statsmodels.stats.multitest import multipletests
 
@@ -33,16 +34,13 @@ def test_holm_by_hand() -> None:
 FOLDS = 3
 
 
-def rows_of(method: str, scores: np.ndarray) -> list[ResultRow]:
-    """Rows of scores (runs, folds)."""
+def rows_of(scores: dict[str, np.ndarray], embedding: str = "separated") -> list[ResultRow]:
+    """Rows of the scores (runs, folds) of each method."""
     return [
-        ResultRow(method, "test", None, run, fold, "separated", "map_at_r", float(score))
-        for (run, fold), score in np.ndenumerate(scores)
+        ResultRow(method, "test", None, run, fold, embedding, "map_at_r", float(score))
+        for method, values in scores.items()
+        for (run, fold), score in np.ndenumerate(values)
     ]
-
-
-def rows_of_all(scores: dict[str, np.ndarray]) -> list[ResultRow]:
-    return [row for method, values in scores.items() for row in rows_of(method, values)]
 
 
 @pytest.fixture
@@ -53,7 +51,7 @@ def scores() -> dict[str, np.ndarray]:
 
 
 def test_pairs_are_tested_over_the_means_of_their_runs(scores: dict[str, np.ndarray]) -> None:
-    found = compare_all(rows_of_all(scores), list(scores))
+    found = compare_all(rows_of(scores), list(scores))
     assert [(c.method, c.other, c.kind) for c in found] == [("a", "b", PAIR), ("a", "c", PAIR), ("b", "c", PAIR)]
     expected = [ttest_rel(scores[c.method].mean(axis=1), scores[c.other].mean(axis=1)) for c in found]
     assert [c.p for c in found] == pytest.approx([e.pvalue for e in expected])
@@ -62,55 +60,42 @@ def test_pairs_are_tested_over_the_means_of_their_runs(scores: dict[str, np.ndar
     assert {(c.n, c.family) for c in found} == {(5, 3)}
     assert [c.p_holm for c in found] == pytest.approx(multipletests([c.p for c in found], method="holm")[1])
     assert [c.shown for c in found] == [c.p_holm < 0.05 for c in found]
-    planned = compare_all(rows_of_all(scores), list(scores), planned="b")
+    planned = compare_all(rows_of(scores), list(scores), planned="b")
     assert [(c.method, c.other, c.family) for c in planned] == [("b", "a", 2), ("b", "c", 2)]
     assert (planned[1].p, planned[1].p_holm) == (found[2].p, pytest.approx(min(1, 2 * found[2].p)))
 
 
 def test_concatenated_embeddings_are_compared_with_one_pca_where_there_is_one() -> None:
-    of_runs = [("a", run, 0.3 + run / 100) for run in range(3)]
-    untrained = [("pretrained", 0, 0.2), ("pretrained_one_pca", 0, 0.25)]
-    for known, other in ((untrained, "pretrained_one_pca"), (untrained[:1], "pretrained")):
-        rows = [
-            ResultRow(m, "test", None, run, None, "concatenated", "map_at_r", value)
-            for m, run, value in (*of_runs, *known)
-        ]
-        (found,) = compare_all(rows, ["a"], embedding="concatenated")
-        assert (found.other, found.difference) == (other, pytest.approx(0.31 - known[-1][2]))
+    scores = {"a": [[0.3], [0.31], [0.32]], "pretrained": [[0.2]], "pretrained_one_pca": [[0.25]]}
+    rows = rows_of(scores, "concatenated")
+    for known, other, difference in ((rows, "pretrained_one_pca", 0.06), (rows[:-1], "pretrained", 0.11)):
+        (found,) = compare_all(known, ["a"], embedding="concatenated")
+        assert (found.other, found.difference) == (other, pytest.approx(difference))
 
 
-def test_runs_and_folds_of_one_method_alone_are_left_out(scores: dict[str, np.ndarray]) -> None:
-    of_b = [row for row in rows_of("b", scores["b"]) if row.run > 0 and (row.run, row.fold) != (4, 2)]
-    of_b.append(ResultRow("b", "trial", 0, 0, 0, "separated", "map_at_r", 0.9))
-    (found,) = compare_all(rows_of("a", scores["a"]) + of_b, ["a", "b"])
-    assert found.n == 3
+def test_runs_and_folds_of_one_method_alone_are_left_out_and_one_without_scores_counts(scores) -> None:
+    rows = [row for row in rows_of(scores) if row.method == "a" or (row.run > 0 and (row.run, row.fold) != (4, 2))]
+    rows.append(ResultRow("b", "run", None, 4, 2, "separated", "map_at_r", 0.9))
+    (found,) = compare_all([row for row in rows if row.method != "c"], ["a", "b", "c"])
     assert found.p == pytest.approx(ttest_rel(scores["a"][1:4].mean(axis=1), scores["b"][1:4].mean(axis=1)).pvalue)
+    assert (found.n, found.family, found.p_holm) == (3, 3, pytest.approx(min(1, 3 * found.p)))
 
 
 def test_two_common_runs_and_a_difference_that_never_varies_have_a_difference_only(scores):
     of_two = (scores["a"][:2] - scores["b"][:2]).mean()
     for runs, a, difference in ((2, scores["a"][:2], of_two), (5, scores["b"] + 0.1, 0.1)):
-        (found,) = compare_all(rows_of("a", a) + rows_of("b", scores["b"]), ["a", "b"])
+        (found,) = compare_all(rows_of({"a": a, "b": scores["b"]}), ["a", "b"])
         assert found.difference == pytest.approx(difference)
         assert (found.n, found.low, found.high, found.p, found.p_holm, found.shown) == (runs, *[None] * 4, False)
 
 
 def test_the_baseline_is_a_fixed_number_and_a_family_of_its_own(scores: dict[str, np.ndarray]) -> None:
-    rows = rows_of_all(scores) + rows_of("pretrained", np.full((1, FOLDS), 0.305))
+    rows = rows_of({**scores, "pretrained": np.full((1, FOLDS), 0.305)})
     found = [c for c in compare_all(rows, list(scores)) if c.kind == OVER_BASELINE]
     assert [(c.method, c.other, c.family, c.n) for c in found] == [(m, "pretrained", 3, 5) for m in scores]
     assert [c.p for c in found] == pytest.approx([ttest_1samp(scores[m].mean(axis=1), 0.305).pvalue for m in scores])
     assert min(c.p_holm for c in found) == pytest.approx(3 * min(c.p for c in found))
-    assert [c for c in compare_all(rows, list(scores)) if c.kind == PAIR] == compare_all(rows_of_all(scores), [*scores])
-
-
-def test_a_copy_is_compared_with_its_own_loss_outside_the_family(scores: dict[str, np.ndarray]) -> None:
-    second = {"a@2": scores["a"] + 0.02 * scores["b"], "a@3": scores["c"]}
-    with_second = compare_all(rows_of_all(scores | second), ["a", "a@2", "a@3", "b", "c"])
-    same = [c for c in with_second if c.kind == SECOND_SEARCH]
-    assert [(c.method, c.other) for c in same] == [("a@2", "a"), ("a@3", "a"), ("a@3", "a@2")]
-    assert all(c.p is not None and c.p_holm is None and not c.shown for c in same)
-    assert len(with_second) == 6
+    assert [c for c in compare_all(rows, list(scores)) if c.kind == PAIR] == compare_all(rows_of(scores), [*scores])
 
 
 def test_the_variance_of_searches_by_hand() -> None:
@@ -120,26 +105,23 @@ def test_the_variance_of_searches_by_hand() -> None:
     assert search_variance([[0.1 + 0.2, 0.3], [0.5]]) is None, "equal up to rounding"
 
 
-def regression(groups: list[list[float]], first: int, second: int) -> tuple[float, float, float, float]:
-    """Difference of two groups, its interval and p, of a least-squares fit with a mean for each group."""
-    own = np.eye(len(groups))
-    fit = OLS(np.concatenate(groups), np.repeat(own, [*map(len, groups)], axis=0)).fit()
-    found = fit.t_test(own[first] - own[second])
-    return found.effect[0], *found.conf_int()[0], float(found.pvalue)
-
-
 def test_where_a_method_is_searched_twice_the_searches_are_compared(scores: dict[str, np.ndarray]) -> None:
-    scores |= {"a@2": scores["a"] + 0.01, "a@3": scores["a"] - 0.03, "b@2": scores["b"] + 0.02}
+    """As in a least-squares fit with a mean for each method; two searches of a method by their runs, in no family."""
+    scores |= {"a@2": scores["a"] + 0.02 * scores["b"], "a@3": scores["c"] - 0.07, "b@2": scores["a"] + 0.02}
     methods = ["a", "a@2", "a@3", "b", "b@2", "c"]
-    found = compare_all(rows_of_all(scores) + rows_of("pretrained", np.full((1, FOLDS), 0.3)), methods)
-    groups = [[scores[m].mean() for m in methods if m[0] == name] for name in "abc"]
-    for c, (first, second) in zip(found, [(0, 1), (0, 2), (1, 2)], strict=False):
-        assert (c.difference, c.low, c.high, c.p) == pytest.approx(regression(groups, first, second))
-        assert (c.over, c.family) == ("searches", 3)
+    found = compare_all(rows_of({**scores, "pretrained": np.full((1, FOLDS), 0.3)}), methods)
+    own = np.eye(3)
+    fit = OLS([scores[m].mean() - 0.3 for m in methods], np.repeat(own, [3, 2, 1], axis=0)).fit()
     (over,) = [c for c in found if c.kind == OVER_BASELINE and c.method == "a"]
-    variance, degrees = search_variance(groups)
-    assert over.p == pytest.approx(2 * t.sf(abs(over.difference) / (variance / 3) ** 0.5, degrees))
-    assert over.difference == pytest.approx(np.mean(groups[0]) - 0.3)
+    for c, mean in zip([*found[:3], over], [*(a - b for a, b in combinations(own, 2)), own[0]], strict=True):
+        expected = fit.t_test(mean)
+        interval = (expected.effect[0], *expected.conf_int()[0], float(expected.pvalue))
+        assert (c.difference, c.low, c.high, c.p) == pytest.approx(interval)
+        assert (c.over, c.family) == ("searches", 3)
+    same = [c for c in found if c.kind == SECOND_SEARCH]
+    assert [c.method + c.other for c in same] == ["a@2a", "a@3a", "a@3a@2", "b@2b"]
+    tests = [ttest_rel(scores[c.method].mean(axis=1), scores[c.other].mean(axis=1)).pvalue for c in same]
+    assert [(c.p, c.p_holm, c.shown) for c in same] == [(pytest.approx(p), None, False) for p in tests]
 
 
 def test_swapped_halves_are_alpaydins_f_with_any_number_of_cuts() -> None:
@@ -156,14 +138,10 @@ def test_replicates_are_the_unit_where_there_are_three(replicates: int) -> None:
     """Of two, tests/study/test_sweep.py has the searches as the unit."""
     drawn = np.random.default_rng(7).normal(0.3, 0.01, (replicates, 2, 2, 5, FOLDS))  # method, search, run, fold
     drawn[:, 0] += 0.02
-    rows = [
-        replace(row, replicate=number)
-        for number, of_methods in enumerate(drawn)
-        for name, of_searches in zip("ab", of_methods, strict=True)
-        for suffix, values in zip(("", "@2"), of_searches, strict=True)
-        for row in rows_of(name + suffix, values)
-    ]
-    pair, *searches = compare_all(rows, ["a", "a@2", "b", "b@2"])
+    methods = ["a", "a@2", "b", "b@2"]
+    parts = (zip(methods, of_methods.reshape(4, 5, FOLDS), strict=True) for of_methods in drawn)
+    rows = [replace(row, replicate=number) for number, part in enumerate(parts) for row in rows_of(dict(part))]
+    pair, *searches = compare_all(rows, methods)
     means = drawn.mean(axis=(2, 3, 4))
     assert pair.difference == pytest.approx((means[:, 0] - means[:, 1]).mean())
     expected = ttest_rel(*means.T)
@@ -172,8 +150,3 @@ def test_replicates_are_the_unit_where_there_are_three(replicates: int) -> None:
     assert (pair.over, pair.n, pair.p) == ("replicates", replicates, pytest.approx(p))
     (ours,) = (c for c in searches if (c.method, c.other) == ("a@2", "a"))
     assert ours.difference == pytest.approx((drawn[:, 0, 1] - drawn[:, 0, 0]).mean())
-
-
-def test_a_method_without_scores_counts_in_the_family(scores: dict[str, np.ndarray]) -> None:
-    (found,) = compare_all(rows_of("a", scores["a"]) + rows_of("c", scores["c"]), ["a", "b", "c"])
-    assert (found.family, found.p_holm) == (3, pytest.approx(min(1, 3 * found.p)))

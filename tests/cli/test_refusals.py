@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from PIL import Image
 from refused import refused, refuses, succeeded
 from tiny_fit import TINY
 
@@ -29,6 +30,16 @@ FILES = {
     "away.yaml": "{extends: toy, name: ../elsewhere}",
     "unnamed.yaml": "{extends: toy, name: ''}",
     "notes.txt": "none",
+    "notes.md": "none",
+    "torn/0.png": "no image",
+    "missing.csv": "path\nbirds/0.png\nbirds/9.png\n",
+    "words.csv": "text,label\nhello,a\n",
+    "one.csv": "path,label\na.png,a\nb.png,a\n",
+    "groups.csv": "path,label,group\n" + "".join(f"{n}.png,c{n // 2},g{n // 2}\n" for n in range(8)),
+    "gallery.csv": (roles := "path,label,role\n0.png,a,query\n1.png,a,query\n2.png,b,{0}\n3.png,b,{0}\n").format(
+        "gallery"
+    ),
+    "query.csv": roles.format("query"),
 }
 FIT = """
 --modle.loss x | --modle.loss | '--model.loss'
@@ -175,6 +186,35 @@ study run toy --data.samples_per_class 5 | samples_per_class 5
 study status toy --output notes.txt/within | notes.txt
 study status toy | outputs/toy
 """
+# With the checkpoint of a fit.
+USED = """
+predict --data nowhere | nowhere
+predict --data few | no images in
+predict --data notes.md | notes.md
+predict --data missing.csv | birds/9.png | No such file
+predict --data words.csv | no column path | images
+predict --data birds --output x.csv | x.csv | .parquet or .safetensors
+predict --data birds --output notes.txt/e.parquet | File exists | move it away
+predict --data birds --device gpu7 | --device gpu7
+predict --data birds --ckpt_path few | no checkpoint in
+predict --data birds --ckpt_path notes.txt | cannot read checkpoint
+score | needs --data
+score --data grocery_stroe | no data set 'grocery_stroe' | grocery_store
+score --data one.csv | 1 classes have 2 or more samples, 2 must
+score --data groups.csv | 0 classes | in at least 2 groups
+score --data gallery.csv | the gallery has 1 classes | role
+score --data query.csv | the gallery has 0 classes | role
+score --data words.csv | holds texts | takes images
+score --data few --output x | --output is an option of | predict --data
+search birds | needs --query
+search birds --query no.png | no.png is not there
+search birds --query birds | is a folder | image file
+search birds --query birds/0.png --top 0 | --top 0: give 1 or more
+search birds --query birds/0.png --output a.html | --output a.html | .png
+search birds --query torn/0.png | torn/0.png is not an image
+search torn --query birds/0.png | torn/0.png | --skip-broken
+search birds --query birds/0.png --trunk minilm | --trunk minilm: a checkpoint has its own
+"""
 # Options that contradict a checkpoint, each by one of the three commands.
 CONTRADICTIONS = """
 --data.fold 1, --data.dataset Omniglot, --data.batch_size 64, --data.transforms.crop_size 40, --model.loss.margin 30,
@@ -209,6 +249,7 @@ TABLE = [
 def there(tmp_path: Path, toy_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LEVELFIELD_DATA", raising=False)
+    (tmp_path / "torn").mkdir()
     for name, content in FILES.items():
         (tmp_path / name).write_text(content)
     (tmp_path / "few").mkdir()
@@ -224,6 +265,13 @@ def test_a_mistake_is_one_line_that_names_it_and_nothing_is_begun(door, words, k
         assert [path for path in tmp_path.glob("outputs/*/**/*") if path.is_file() and path.name[0] != "."] == []
     assert not list(tmp_path.rglob("best.ckpt"))
     assert Path("notes.txt").read_text() == "none"
+
+
+@pytest.mark.parametrize(("words", "keys"), rows(USED))
+def test_a_mistake_with_a_checkpoint_is_one_line_that_names_it(words, keys, fitted, run, tmp_path):
+    (tmp_path / "birds").mkdir()
+    Image.new("RGB", (40, 40)).save(tmp_path / "birds/0.png")
+    refused(run(words[0], "--ckpt_path", fitted / "best.ckpt", *words[1:]), *keys)
 
 
 @pytest.mark.parametrize(("number", "option"), [*enumerate(CONTRADICTIONS.replace("\n", " ").strip().split(", "))])

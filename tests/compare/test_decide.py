@@ -5,6 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from by_sorting import cosines, scores_by_sorting
+from torch.nn.functional import normalize
 
 from levelfield.analysis.class_interval import ClassScores
 from levelfield.compare.decide import Rung, decide, decision_lines, of_embeddings
@@ -57,24 +59,16 @@ def test_the_cheapest_that_is_about_as_good_is_taken_on_request(three: StudySpec
 
 
 @pytest.mark.parametrize("kind", ["all", "queries", "groups"])
-def test_the_scores_of_test_classes_are_those_of_a_loop(kind: str) -> None:
-    rng = np.random.default_rng(0)
-    labels, groups = np.repeat(np.arange(6), 5), np.tile(np.arange(5) % 3, 6)
-    points = rng.normal(size=(30, 4)) + 2 * rng.normal(size=(6, 4))[labels]
-    points /= np.linalg.norm(points, axis=1, keepdims=True)
-    is_query = np.tile([True, False, True, False, False], 6)
-    samples = EmbeddedSet(*map(torch.from_numpy, (points, labels, np.arange(30))))
-    queries = torch.from_numpy(is_query) if kind == "queries" else None
-    found = of_embeddings(EmbeddedTest(samples, queries, "", torch.from_numpy(groups) if kind == "groups" else None))
-    same, sums = labels[:, None] == labels, np.zeros(6)
-    itself = np.eye(30, dtype=bool)
-    away = {"all": itself, "queries": itself | is_query, "groups": same & (groups[:, None] == groups)}[kind]
-    for query in np.flatnonzero(is_query) if kind == "queries" else range(30):
-        others = np.flatnonzero(~away[query])
-        matches = same[query, others[np.argsort(-points[others] @ points[query])]]
-        places = np.flatnonzero(matches[: matches.sum()]) + 1
-        sums[labels[query]] += (np.arange(1, len(places) + 1) / places).sum() / max(matches.sum(), 1)
-    np.testing.assert_allclose(found.sums_K, sums, atol=1e-6)
+def test_the_scores_of_test_classes_are_those_of_sorting(kind: str) -> None:
+    labels, groups = torch.arange(6).repeat_interleave(5), (torch.arange(5) % 3).repeat(6)
+    points, ask = normalize(torch.randn(30, 4) + 2 * torch.randn(6, 4)[labels]), torch.arange(30) % 5 < 2
+    given = {"is_query": ask if kind == "queries" else None, "groups": groups if kind == "groups" else None}
+    found = of_embeddings(EmbeddedTest(EmbeddedSet(points, labels, torch.arange(30)), data="", **given))
+    case = (cosines(points), labels, None, (groups, groups) if kind == "groups" else None)
+    if kind == "queries":
+        case = cosines(points[ask], points[~ask]), labels[ask], labels[~ask]
+    expected = scores_by_sorting(*case, per_query=True)["map_at_r"]
+    np.testing.assert_allclose(found.sums_K, np.bincount(case[1], expected), atol=1e-6)
     assert [*found.queries_K] == [2 if kind == "queries" else 5] * 6
 
 

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from refused import succeeded
+from refused import refuses, succeeded
 from study_engine import PLAIN, run_study
 
 from levelfield.analysis.all_classes import on_all_classes
 from levelfield.analysis.conditions import cap_lines
 from levelfield.analysis.status import status_lines
 from levelfield.analysis.verify import verify_study
-from levelfield.core.errors import UserError
 from levelfield.experiment import Study
 from levelfield.study.folder import StudyFolder
 from levelfield.study.jobs import RESULT, Job
@@ -54,6 +53,7 @@ def test_trainings_say_how_they_ended_and_the_whole_half_takes_what_the_folds_ch
     words, alpha = on_all_classes(until_done, "contrastive", until_done.folder)
     steps = max(1, median_low(end["best_step"] for end in endings))
     assert (words[-2:], alpha) == (["--trainer.max_steps", str(steps)], None)
+    refuses("contrastive", on_all_classes, StudyFolder(tmp_path, until_done.spec), "contrastive", tmp_path)
     # The third step is in the middle of an epoch of two.
     succeeded(run(*words[1:-1], "3", "--output", tmp_path, "--name", "whole"))
     best = torch.load(tmp_path / "fit/whole/0/best.ckpt", weights_only=True)
@@ -85,8 +85,3 @@ def test_up_to_one_in_twenty_may_reach_the_cap() -> None:
     (line,) = lines(*[capped] * 3, *[done] * 37, *others)
     assert "3 of 40 trainings" in line
     assert "4,000 steps" in line
-
-
-def test_nothing_is_chosen_without_a_validation(until_done: StudyFolder, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="contrastive"):
-        on_all_classes(StudyFolder(tmp_path, until_done.spec), "contrastive", tmp_path)

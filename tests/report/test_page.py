@@ -12,19 +12,23 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from PIL import Image
+from by_sorting import cosines, ranked, scores_by_sorting
+from own_images import square_folders
 from refused import succeeded
 from safetensors.torch import load_file
 from toy_study import evaluated
 
 from levelfield.analysis.results import collect_rows
 from levelfield.analysis.verdict import conclusion, verdict
+from levelfield.core.ledger import read_lines
 from levelfield.report.facts import commands
 from levelfield.report.page import write_report
-from levelfield.report.retrieval import NOT_HERE, OTHER_SAMPLES, retrieval_of, scored_samples
+from levelfield.report.retrieval import NOT_HERE, OTHER_SAMPLES, Retrieval, retrieval_of, scored_samples
 from levelfield.study.archive import unpack_study, write_archive
 from levelfield.study.folder import StudyFolder
 from levelfield.study.rows import find_study, load_spec
+from levelfield.study.test_scores import EmbeddedTest
+from levelfield.training.embed import EmbeddedSet
 
 FIGURES = ("scores", "differences", "search_1", "search_2")  # in the page's order
 
@@ -77,17 +81,22 @@ def test_the_page_holds_the_study(whole: tuple[Path, str, list[str]]) -> None:
     assert opening.count("<tr><th") - 1 == 3  # its rows, without the head
     assert written(study)[0] == page
     assert {path.name: path.read_bytes() for path in (study / "report").iterdir()} == files
+    assert "levelfield study report FOLDER levelfield study verify FOLDER" in pieces, "no folder of the machine"
+    assert any("FOLDER is the study's folder" in piece for piece in pieces)
+    record = StudyFolder.begun(study)
+    for each in record.state.results.values():
+        each["provenance"]["libraries"]["torch"] = "2.9.0+cpu"  # which no registry has
+    assert "torch==2.9.0 " in commands(record, [])[0][1]
 
 
 def test_the_numbers_are_those_of_the_results(whole: tuple[Path, str, list[str]]) -> None:
     study, _, pieces = whole
-    rows = pd.read_csv(study / "results.csv").query("stage == 'test'")
-    means = rows.groupby(["method", "embedding", "metric", "run"])["value"].mean()
+    means = pd.read_csv(study / "summary.csv", index_col=["method", "embedding", "metric"])["mean"]
     place = pieces.index("concatenated", pieces.index("All scores"))
     place = pieces.index("arcface", place)  # the row's own name, after the shown one
-    scores = [means["arcface", "concatenated", metric].mean() for metric in ("map_at_r", "r_precision")]
+    scores = [means["arcface", "concatenated", metric] for metric in ("map_at_r", "r_precision")]
     assert pieces[place + 1 : place + 3] == [f"{100 * score:.1f}" for score in scores]
-    difference = (means["arcface", "separated", "map_at_r"] - means["contrastive", "separated", "map_at_r"]).mean()
+    difference = means["arcface", "separated", "map_at_r"] - means["contrastive", "separated", "map_at_r"]
     better, worse = ("ArcFace", "Contrastive") if difference >= 0 else ("Contrastive", "ArcFace")
     sentence = f"{better} over {worse}: {abs(100 * difference):+.1f} points MAP@R, too few runs for an interval"
     assert sentence in pieces
@@ -100,18 +109,34 @@ def test_the_page_shows_what_the_stored_embeddings_retrieve(whole: tuple[Path, s
     _, index = scored_samples(record, record.tests()["arcface", 0]["data"]["fingerprint"])
     keys = [str(key) for key in index.keys]
     stored = load_file(study / "jobs/contrastive/run0/fold0/tested.safetensors")
-    unit = torch.nn.functional.normalize(stored["embeddings"].double())
+    ranking = ranked(cosines(stored["embeddings"]), excludes_self=True)
     for query in (query for queries in found["groups"].values() for query in queries):
         assert set(query["answers"]) == {"contrastive", "arcface", "pretrained"}
         assert list(query["answers"])[-1] == "pretrained"
         place = keys.index(query["key"])
-        ranked = (unit @ unit[place]).argsort(descending=True).tolist()
-        nearest = [each for each in ranked if each != place][:8]
-        answers = query["answers"]["contrastive"]
+        nearest, answers = ranking[place][:8].tolist(), query["answers"]["contrastive"]
         assert [answer["key"] for answer in answers] == [keys[each] for each in nearest]
         assert [answer["hit"] for answer in answers] == (stored["labels"][nearest] == stored["labels"][place]).tolist()
         for sample in (query, *answers):
             assert f'<img src="{sample["shown"]}" alt' in page
+
+
+def test_nearest_is_what_sorting_finds_and_the_best_are_better_than_the_median_and_these_than_the_worst() -> None:
+    """Of queries of their own."""
+    labels, is_query = torch.arange(120) % 6, torch.arange(120) < 60
+    points = torch.randn(6, 8)[labels] + 0.8 * torch.randn(120, 8)
+    found = Retrieval(EmbeddedTest(EmbeddedSet(points, labels, torch.arange(120)), is_query, "data"))
+    similarities = cosines(points[:60], points[60:])
+    expected = 60 + ranked(similarities, excludes_self=False)[[0, 8, 44], :5]
+    assert found.nearest([0, 8, 44], 5).tolist() == expected.tolist()
+    scores = scores_by_sorting(similarities, labels[:60], labels[60:], per_query=True)["map_at_r"]
+    groups = found.examples(3)
+    best, median, worst = (scores[queries] for queries in groups.values())
+    assert [*groups] == ["best", "median", "worst"]
+    assert (max(best), min(worst)) == (scores.max(), scores.min())
+    assert max(worst) < min(median) < min(best)
+    assert all(len({*labels[queries].tolist()}) == 3 for queries in groups.values()), "of three classes"
+    assert len({query for queries in found.examples(6).values() for query in queries}) == 18, "each is shown once"
 
 
 def test_what_failed_and_who_evaluated_is_listed_as_text(copy: Path) -> None:
@@ -134,9 +159,9 @@ def test_what_failed_and_who_evaluated_is_listed_as_text(copy: Path) -> None:
     assert "arcface run 1 fold 0 failed, and its run is left out: a fault" in pieces
     assert not {"<nan>", "<our>"} & set(re.findall("<...>", page)), "what stands in the results is text, not HTML"
     assert "The test classes were evaluated 2 times." in pieces
-    times = [json.loads(line)["time"].replace("T", " ") for line in (copy / "ledger.jsonl").read_text().splitlines()]
+    first, *_, last = (line["time"].replace("T", " ") for line in read_lines(copy / "ledger.jsonl"))
     listed = {*pieces[pieces.index("Evaluations of the test classes") :]}
-    assert {times[0], times[-1], "levelfield test", "a bug in <our> loss"} <= listed
+    assert {first, last, "levelfield test", "a bug in <our> loss"} <= listed
 
 
 def test_an_unfinished_study_has_a_page_too(copy: Path) -> None:
@@ -169,15 +194,13 @@ def test_samples_that_are_not_those_that_were_scored_are_not_shown(copy: Path, t
 def test_every_command_of_the_page_works_as_printed(finished: Path, tmp_path: Path, run, monkeypatch) -> None:
     study = Path(shutil.copytree(finished, tmp_path / "outputs/toy"))
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "images/a").mkdir(parents=True)
-    for number in range(2):
-        Image.effect_noise((32, 32), 60 + number).convert("RGB").save(tmp_path / f"images/a/{number}.png")
+    square_folders(tmp_path / "images")
     _, pieces = written(study)
     lines = [line for piece in pieces for line in re.split(" (?=levelfield study verify)", piece)]
     lines = [line for line in lines if re.match("levelfield [a-z]+ .*outputs/toy", line)]
     assert [line.split()[1] for line in lines] == ["study", "study", "fit", "search"]
     for line in lines:
-        words = line.replace("IMAGES_OR_TEXTS", "images").replace("ONE", "images/a/0.png").split()
+        words = line.replace("IMAGES_OR_TEXTS", "images").replace("ONE", "images/class_00/0.png").split()
         succeeded(run(*words[1:]))
 
 
@@ -197,17 +220,6 @@ def test_the_page_of_a_comparison_has_its_decision_and_not_the_best_test_score(c
     for content in (json.dumps({**found_by, "of": "another"}), '{"row": 5}'):
         (copy / "decision.json").write_text(content)
         assert conclusion(record, rows)[:-1] == best
-
-
-def test_a_study_elsewhere_is_a_folder_to_fill_in_and_versions_are_those_of_a_registry(whole) -> None:
-    """The page names no folder of the machine, and no registry has torch 2.9.0+cpu."""
-    study, _, pieces = whole
-    assert "levelfield study report FOLDER levelfield study verify FOLDER" in pieces
-    assert any("FOLDER is the study's folder" in piece for piece in pieces)
-    record = StudyFolder.begun(study)
-    for each in record.state.results.values():
-        each["provenance"]["libraries"]["torch"] = "2.9.0+cpu"
-    assert "torch==2.9.0 " in commands(record, [])[0][1]
 
 
 def test_the_command_of_a_shipped_study_reads_nothing_here_and_asks_for_its_data(monkeypatch, tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from levelfield.study.folder import StudyFolder
 COLUMN = "[...document.querySelector('.scores').tBodies[0].rows].map(row => row.children[1])"
 UNFOLD = "document.querySelectorAll('details').forEach(each => { each.open = true; })"
 FOLDED = "[...document.querySelectorAll('details')].filter(each => !each.open).length"
-WHITE = "rgb(255, 255, 255)"
 IMAGES = (
     "Promise.all([...document.querySelectorAll('.query img')].map(async each => {"
     "await each.decode(); return each.alt ? each.naturalWidth : 0; }))"
@@ -46,7 +45,7 @@ async def looked_at(page: Path) -> None:
         assert await tab.run("document.querySelectorAll('.scores th')[1].ariaSort") == "ascending"
 
         ground = "getComputedStyle(document.body).backgroundColor"
-        assert await tab.run(ground) == WHITE
+        assert await tab.run(ground) == "rgb(255, 255, 255)"
         await tab.theme("dark")
         dark = await tab.run(ground)
         assert sum(map(int, re.findall(r"\d+", dark))) < 150

@@ -20,8 +20,7 @@ def birds(tmp_path: Path) -> Path:
     for number in range(8):
         of_class = tmp_path / "birds" / ("jay" if number < 4 else "wren")
         of_class.mkdir(parents=True, exist_ok=True)
-        noise = Image.effect_noise((50 + number, 40), 20 + 30 * number)
-        noise.convert("RGB").save(of_class / f"{number}.png")
+        Image.effect_noise((50 + number, 40), 20 + 30 * number).convert("RGB").save(of_class / f"{number}.png")
     return tmp_path / "birds"
 
 

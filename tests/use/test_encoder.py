@@ -10,30 +10,19 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
-from refused import refused, succeeded
+from refused import refused, refuses, succeeded
 from safetensors import safe_open
 from tiny_fit import REPOSITORY
-from torch.nn.functional import normalize
 from torchvision.transforms import v2
 
 import levelfield
 from levelfield import MetricLearner
-from levelfield.core.errors import UserError
 
-SIZE = 32
 SNIPPET, *_ = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs/embed_and_search.md").read_text(), re.DOTALL)
 
 
-def by_hand(checkpoint: Path, files: list[Path]) -> torch.Tensor:
-    """Shorter side to 32 by Pillow, the middle, [0, 1],."""
-    learner = MetricLearner.load_from_checkpoint(checkpoint)
-    squares = [v2.functional.center_crop(v2.functional.resize(Image.open(file), [SIZE]), [SIZE]) for file in files]
-    with torch.no_grad():
-        return learner(torch.stack([v2.functional.pil_to_tensor(square) / 255 for square in squares]))
-
-
 def test_a_folder_is_embedded_as_by_hand_with_the_names_and_labels_of_its_folders(best, birds, monkeypatch) -> None:
-    """By the lines of the page."""
+    """By the lines of the page; by hand the shorter side to 32 by Pillow, the middle, [0, 1]."""
     monkeypatch.chdir(birds.parent)
     shutil.copy(best, "best.ckpt")
     birds.rename("my_images")
@@ -41,36 +30,34 @@ def test_a_folder_is_embedded_as_by_hand_with_the_names_and_labels_of_its_folder
     embedded = scope["embedded"]
     assert embedded.names == tuple(f"{'jay' if n < 4 else 'wren'}/{n}.png" for n in range(8))
     assert embedded.labels == ("jay",) * 4 + ("wren",) * 4
-    expected = by_hand(best, [Path("my_images", name) for name in embedded.names])
+    crop = v2.Compose([v2.Resize(32), v2.CenterCrop(32), v2.PILToTensor()])
+    squares = torch.stack([crop(Image.open(f"my_images/{name}")) for name in embedded.names]) / 255
+    expected = MetricLearner.load_from_checkpoint("best.ckpt")(squares).detach()
     torch.testing.assert_close(embedded.embeddings, expected, atol=1e-6, rtol=0)
 
 
-def test_all_forms_of_the_same_pictures_give_the_same(best: Path, birds: Path, tmp_path: Path) -> None:
-    files = sorted(birds.rglob("*.png"))
-    flat = tmp_path / "flat"
-    shutil.copytree(birds / "jay", flat)
-    shutil.copytree(birds / "wren", flat, dirs_exist_ok=True)
-    (tmp_path / "table.csv").write_text("\n".join(["path", *(str(file.relative_to(tmp_path)) for file in files)]))
-    pd.DataFrame({"path": [str(file) for file in files], "label": ["a", None] * 4}).to_parquet(tmp_path / "t.parquet")
-    expected = levelfield.embed(best, birds).embeddings
-    for data in (flat, tmp_path / "table.csv", tmp_path / "t.parquet", files, [Image.open(file) for file in files]):
+def test_all_forms_of_the_same_pictures_give_the_same(best, birds, tmp_path, monkeypatch) -> None:
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 60, 3), dtype=np.uint8))
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    noise.convert("P").save(birds / "jay/3_palette.png", transparency=3)
+    noise.save(birds / "wren/turned.tif", exif=turned)
+    files, flat, table = sorted(birds.rglob("*.*")), tmp_path / "flat", tmp_path / "t.parquet"
+    for of_class in birds.iterdir():
+        shutil.copytree(of_class, flat, dirs_exist_ok=True)
+    paths = [str(file.relative_to(tmp_path)) for file in files]
+    (tmp_path / "table.csv").write_text("\n".join(["path", *paths]))
+    pd.DataFrame({"path": map(str, files), "label": ["a", None] * 5}).to_parquet(table)
+    monkeypatch.setenv("LEVELFIELD_DATA", str(tmp_path))  # where relative paths of a list are
+    expected, opened = levelfield.embed(best, birds).embeddings, [Image.open(file) for file in files]
+    for data in (flat, tmp_path / "table.csv", table, files, paths, opened, opened):  # which stay as they are
         embedded = levelfield.embed(str(best), data)
         assert torch.equal(embedded.embeddings, expected)
-        assert embedded.labels == (("a", "") * 4 if data == tmp_path / "t.parquet" else None)
-    one = levelfield.embed(best, files[0])
-    torch.testing.assert_close(one.embeddings, expected[:1], atol=1e-6, rtol=0)
-
-
-def test_the_models_of_a_runs_folds_stand_side_by_side(best: Path, birds: Path, tmp_path: Path) -> None:
-    content, alone = torch.load(best, weights_only=True), []
-    for fold in range(2):
-        content["state_dict"]["embedder.linear.bias"] += fold
-        (tmp_path / f"run0/fold{fold}").mkdir(parents=True)
-        torch.save(content, tmp_path / f"run0/fold{fold}/best.ckpt")
-        alone.append(levelfield.embed(tmp_path / f"run0/fold{fold}/best.ckpt", birds).embeddings)
-    assert not torch.equal(*alone)
-    together = levelfield.embed(tmp_path / "run0", birds).embeddings
-    torch.testing.assert_close(together, normalize(torch.cat(alone, dim=1)))
+        assert embedded.labels == (("a", "") * 5 if data == table else None)
+    for one in (files[0], Path(paths[0])):
+        torch.testing.assert_close(levelfield.embed(best, one).embeddings, expected[:1], atol=1e-6, rtol=0)
+    shutil.copy(files[0], birds)
+    assert levelfield.embed(best, birds).labels is None, "beside folders of classes"
 
 
 def test_the_command_writes_what_the_function_gives(best: Path, birds: Path, tmp_path: Path, run) -> None:
@@ -102,8 +89,8 @@ def test_broken_pictures_are_named_and_left_out_only_when_told(best, birds, run)
     table = pd.read_parquet(best.parent / "embeddings_birds.parquet")
     names = [f"jay/{n}.png" for n in (0, 2, 3)] + [f"wren/{n}.png" for n in (4, 5, 6, 7)]
     assert table["name"].tolist() == names
-    expected = by_hand(best, [birds / name for name in names])
-    torch.testing.assert_close(torch.tensor(np.stack(table["embedding"])), expected, atol=1e-6, rtol=0)
+    expected = levelfield.embed(best, [birds / name for name in names]).embeddings
+    np.testing.assert_allclose(np.stack(table["embedding"]), expected, atol=1e-6)
     rows = [f"{birds / name},bird" for name in ("jay/0.png", "wren/9.png", "wren/4.png")]
     (birds / "some.csv").write_text("\n".join(["path,label", *rows]))
     found = succeeded(run("predict", "--ckpt_path", best, "--data", birds / "some.csv", "--skip-broken"))
@@ -127,59 +114,17 @@ def test_row_i_is_line_i_of_a_text_file(content, expected, of_texts, tmp_path) -
     if isinstance(expected, str):
         texts = (content if isinstance(content, str) else content.decode(errors="surrogateescape")).split("\n")
         for data, named in ((tmp_path / "t.txt", expected), (texts[:2], expected.partition(":")[2])):
-            with pytest.raises(UserError, match=re.escape(named)):
-                levelfield.embed(of_texts, data)
+            refuses(named, levelfield.embed, of_texts, data)
     else:
         found, embedded = levelfield.embed(of_texts, tmp_path / "t.txt"), levelfield.embed(of_texts, expected)
         assert found.names == embedded.names == tuple(expected)
-        with torch.no_grad():
-            by_learner = MetricLearner.load_from_checkpoint(of_texts)(expected)
+        by_learner = MetricLearner.load_from_checkpoint(of_texts)(expected).detach()
         torch.testing.assert_close(embedded.embeddings, by_learner, atol=1e-6, rtol=0)
 
 
-def test_an_image_of_pillow_is_read_like_its_file(best: Path, tmp_path: Path) -> None:
-    noise = Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 60, 3), dtype=np.uint8))
-    turned = Image.Exif()
-    turned[0x0112] = 6
-    (folder := tmp_path / "images").mkdir()
-    noise.convert("P").save(folder / "palette.png", transparency=3)
-    noise.save(folder / "turned.tif", exif=turned)
-    opened = [Image.open(folder / name) for name in ("palette.png", "turned.tif")]
-    found = levelfield.embed(best, folder)
-    for _ in range(2):  # the images of the caller stay as they are
-        assert torch.equal(levelfield.embed(best, opened).embeddings, found.embeddings)
+def test_what_is_no_sample_is_named(best: Path, of_texts: Path, birds: Path, tmp_path: Path) -> None:
+    """tests/cli/test_refusals.py has the mistakes in the words of a command."""
     Image.new("F", (9, 9)).save(tmp_path / "float.tif")
-    with pytest.raises(UserError, match=r"float\.tif .*floating point"):
-        levelfield.embed(best, [Image.open(tmp_path / "float.tif")])
-
-
-def test_what_is_below_the_data_root_and_beside_folders_of_classes(best, birds, tmp_path, monkeypatch):
-    monkeypatch.setenv("LEVELFIELD_DATA", str(tmp_path))
-    for data in (Path("birds/jay/0.png"), ["birds/jay/0.png"], [Path("birds/jay/0.png")]):
-        assert len(levelfield.embed(best, data).embeddings) == 1, "below the data root"
-    shutil.copy(birds / "jay/0.png", birds)
-    assert levelfield.embed(best, birds).labels is None
-
-
-@pytest.mark.slow
-def test_mistakes_end_in_a_line(best, of_texts, birds, tmp_path, run) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "t.md").write_text("text")
-    (tmp_path / "missing.csv").write_text("path\nbirds/jay/0.png\nbirds/jay/9.png\n")
-    (tmp_path / "words.csv").write_text("text,label\nhello,a\n")
-    for checkpoint, data, more, keys in (
-        (best, tmp_path / "nowhere", (), ("nowhere",)),
-        (best, tmp_path / "empty", (), ("no images in",)),
-        (best, tmp_path / "t.md", (), ("t.md",)),
-        (best, tmp_path / "missing.csv", (), ("jay/9.png", "No such file")),
-        (best, tmp_path / "words.csv", (), ("no column path", "images")),
-        (of_texts, birds, (), ("takes texts", "images")),
-        (best, birds, ("--output", "x.csv"), ("x.csv", ".parquet or .safetensors")),
-        (best, birds, ("--output", birds / "jay/0.png/e.parquet"), ("File exists", "move it away")),
-        (best, birds, ("--device", "gpu7"), ("--device gpu7",)),
-        (birds, birds, (), ("no checkpoint in",)),
-        (birds / "jay/0.png", birds, (), ("cannot read checkpoint",)),
-    ):
-        refused(run("predict", "--ckpt_path", checkpoint, "--data", data, *more), *keys)
-    with pytest.raises(UserError, match="sample 1 of the list is a int"):
-        levelfield.embed(best, ["a.png", 1])
+    refuses(r"float\.tif .*floating point", levelfield.embed, best, [Image.open(tmp_path / "float.tif")])
+    refuses("sample 1 of the list is a int", levelfield.embed, best, ["a.png", 1])
+    refuses("takes texts, .* images", levelfield.embed, of_texts, birds)
