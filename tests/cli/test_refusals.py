@@ -36,10 +36,7 @@ FILES = {
     "words.csv": "text,label\nhello,a\n",
     "one.csv": "path,label\na.png,a\nb.png,a\n",
     "groups.csv": "path,label,group\n" + "".join(f"{n}.png,c{n // 2},g{n // 2}\n" for n in range(8)),
-    "gallery.csv": (roles := "path,label,role\n0.png,a,query\n1.png,a,query\n2.png,b,{0}\n3.png,b,{0}\n").format(
-        "gallery"
-    ),
-    "query.csv": roles.format("query"),
+    **{f"{of}.csv": f"path,label,role\n0,a,query\n1,a,query\n2,b,{of}\n3,b,{of}\n" for of in ("gallery", "query")},
 }
 FIT = """
 --modle.loss x | --modle.loss | '--model.loss'

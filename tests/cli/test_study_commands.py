@@ -21,13 +21,8 @@ from typed import parse
 from levelfield.study.archive import write_archive
 from levelfield.study.folder import StudyFolder
 
-OWN_LOSS = """
-from torch import nn
-
-class MyLoss(nn.Module):
-    def forward(self, embeddings, labels):
-        return -embeddings[labels == labels[0]].mean(0).norm()
-"""
+OWN_LOSS = "from torch.nn import Module\n\nclass MyLoss(Module):\n    def forward(self, x, labels):\n"
+OWN_LOSS += "        return -x[labels == labels[0]].mean(0).norm()\n"
 
 
 @pytest.fixture
