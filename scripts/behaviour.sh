@@ -25,16 +25,17 @@ compute() {
   levelfield predict --ckpt_path outputs/fit/texts/0/best.ckpt --data texts.csv --output texts.safetensors
   levelfield compare images --trunk trunk/tiny --output compared --data.transforms.crop_size 32 \
     --data.transforms.resize 32 --data.steps_per_epoch 1
-  "$python" - <<'END' # a checkpoint also has versions and times
+  "$python" - <<'END' # only the tensors: the files also have versions, times and paths
 import hashlib, pathlib, torch
+from safetensors.torch import load_file
 
 for path in sorted(pathlib.Path().rglob("*")):
-    if path.name in ("best.ckpt", "results.csv") or path.suffix == ".safetensors":
-        content = path.read_bytes()
-        if path.suffix == ".ckpt":
-            weights = torch.load(path, map_location="cpu", weights_only=True)["state_dict"].values()
-            content = b"".join(each.numpy().tobytes() for each in weights if isinstance(each, torch.Tensor))
+    if path.name == "best.ckpt" or path.suffix == ".safetensors":
+        stored = load_file(path) if path.suffix != ".ckpt" else torch.load(path, "cpu", weights_only=True)["state_dict"]
+        content = b"".join(each.numpy().tobytes() for each in stored.values() if isinstance(each, torch.Tensor))
         print(path, hashlib.sha256(content).hexdigest())
+    elif path.name == "results.csv":
+        print(path, hashlib.sha256(path.read_bytes()).hexdigest())
 END
 }
 
