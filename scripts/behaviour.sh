@@ -13,12 +13,14 @@ git -C "$here" archive "${1:-HEAD}" | tar --extract --directory "$folder/commit"
 levelfield() { "$python" -m levelfield "$@" >&2; }
 
 compute() {
-  local short="--data.steps_per_epoch 4 --trainer.max_epochs 1 --trainer.accelerator cpu --model.freeze_batch_norm false"
+  local short="--data.steps_per_epoch 4 --trainer.max_epochs 1 --trainer.accelerator cpu"
+  short+=" --model.freeze_batch_norm false"
   "$python" -c 'from pathlib import Path; from own_images import square_folders; square_folders(Path("images"))'
   for number in {0..99}; do echo "class $((number % 20)) number $number,$((number % 20))"; done >texts.csv
   sed -i '1i text,label' texts.csv
   levelfield study run smoke --output smoke --executor.workers 1
-  levelfield fit --config data/glyphs --data.dataset.num_classes 24 --config trunk/tiny $short --model.loss MultiSimilarityLoss
+  levelfield fit --config data/glyphs --data.dataset.num_classes 24 --config trunk/tiny $short \
+    --model.loss MultiSimilarityLoss
   levelfield predict --ckpt_path outputs/fit/*/0/best.ckpt --data images --output images.safetensors
   levelfield fit --config data/own_texts --data.dataset.table texts.csv --config trunk/tiny_text $short \
     --model.loss ArcFaceLoss --name texts
@@ -41,7 +43,8 @@ END
 
 for state in "before $folder/commit" "now $here"; do
   read -r name code <<<"$state"
-  export PYTHONPATH=$code/src:$code:$here/tests LEVELFIELD_CACHE=$folder/$name/cache OMP_NUM_THREADS=1 WANDB_MODE=disabled
+  export PYTHONPATH=$code/src:$code:$here/tests LEVELFIELD_CACHE=$folder/$name/cache
+  export OMP_NUM_THREADS=1 WANDB_MODE=disabled
   (cd "$folder/$name" && compute) >"$folder/$name.txt"
 done
 diff "$folder/before.txt" "$folder/now.txt"
