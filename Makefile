@@ -9,11 +9,11 @@ AXE := node_modules/axe-core/axe.min.js# checks whether the study's page can be 
 
 help:
 	@echo "make quickstart  creates $(VENV) and shows what training a trunk brings, with four losses"
-	@echo "make notebooks   runs the notebooks and stores their output"
+	@echo "make notebooks   runs and tests the notebooks, and stores their output"
 	@echo "make test        the tests, about 10 minutes on 2 cores"
 	@echo "make test-oldest the core tests with the lowest versions that pyproject.toml allows"
 	@echo "make test-full   the long tests too, about an hour"
-	@echo "make behaviour   compares scores, weights, embeddings and messages with COMMIT (HEAD)"
+	@echo "make behaviour   compares scores, embeddings and weights with those of COMMIT (HEAD), bit by bit"
 	@echo "make mutants     changes the source at the places of tests/mutations.txt, or at random ones of FILE; tests must notice"
 	@echo "make axe         fetches axe-core, which checks the study's page for accessibility"
 	@echo "make test-gpu    the tests that need CUDA; they are skipped without it"
@@ -25,11 +25,10 @@ help:
 
 quickstart: $(VENV)/installed
 	@$(BIN)/levelfield study run configs/study/quickstart.yaml
-	@$(BIN)/python scripts/neighbours_picture.py outputs/quickstart/jobs/ntxent/run0/fold0/best.ckpt outputs/neighbours.png
 	@echo "To type levelfield here: source $(BIN)/activate"
 
 notebooks: $(VENV)/installed-dev
-	$(BIN)/python scripts/notebooks.py
+	STORE_NOTEBOOKS=1 $(BIN)/pytest -m "full or not full" tests/notebooks
 
 test: $(VENV)/installed-dev
 	$(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
@@ -49,7 +48,7 @@ test-full: $(VENV)/installed-dev
 	$(BIN)/pytest -m "not gpu" --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 behaviour: $(VENV)/installed-dev
-	$(BIN)/python scripts/behaviour.py $(COMMIT)
+	scripts/behaviour.sh $(COMMIT)
 
 # FILE=src/levelfield/metrics/ranking.py COUNT=20 MINUTES=30 SEED=1 TESTS=tests/metrics; all are optional.
 mutants: $(VENV)/installed-dev

@@ -63,7 +63,7 @@ def started(kind: EmbedderInit, length: int, features: Tensor, labels: Tensor) -
     return layer
 
 
-def head(kind: str, features: Tensor, labels: Tensor, seed: int) -> torch.nn.Module:
+def head(kind: str, features: Tensor, labels: Tensor, seed: int) -> LinearEmbedder:
     """A linear layer that begins with the PCA, trained on the features."""
     torch.manual_seed(seed)
     linear = started("pca", SIZE, features, labels)
@@ -81,7 +81,7 @@ def head(kind: str, features: Tensor, labels: Tensor, seed: int) -> torch.nn.Mod
 def rows_of(features: Tensor, labels: Tensor, trained: Tensor) -> Rows:
     """The rows of a comparison as embeddings of all samples, fitted to or trained on some of them."""
     given = features[trained], labels[trained].unique(return_inverse=True)[1]
-    layers: dict[str, torch.nn.Module] = {
+    layers = {
         "pretrained[pca]": started("pca", SIZE, *given),
         "pretrained[whitening]": started("whitening", features.shape[1], *given),
         f"pretrained[whitening{SIZE}]": started("whitening", SIZE, *given),
@@ -141,7 +141,7 @@ def coverage(
     one: Tensor, other: Tensor, labels: Tensor, pool: np.ndarray, count: int, draws: int
 ) -> Iterator[list[str]]:
     """A line of the second table for each interval of the difference of two rows on `count` classes."""
-    means, halves = [], []
+    means, halves, quantile = [], [], t_quantile(count - 1)
     for draw in range(draws):
         rows = of_classes(labels, np.random.default_rng(draw).permutation(pool)[:count])
         needed, exact = neighbours_needed(labels[rows].numpy()), []
@@ -150,15 +150,10 @@ def coverage(
             exact.append(class_scores(items.numpy(), labels[rows].numpy()))
         less = exact[0] - exact[1]
         by_query = (scores(one[rows], labels[rows]) - scores(other[rows], labels[rows])).numpy()
-        given = ClassScores(less.sums_K, less.queries_K)
+        of_queries = t_quantile(len(rows) - 1) * by_query.std(ddof=1) / len(rows) ** 0.5
+        of_classes_only = quantile * ClassScores(less.sums_K, less.queries_K).variance() ** 0.5
         means.append(less.mean)
-        halves.append(
-            [
-                t_quantile(count - 1) * less.variance() ** 0.5,
-                t_quantile(count - 1) * given.variance() ** 0.5,
-                t_quantile(len(rows) - 1) * by_query.std(ddof=1) / len(rows) ** 0.5,
-            ]
-        )
+        halves.append([quantile * less.variance() ** 0.5, of_classes_only, of_queries])
     shrunk = np.array(halves) * (1 - count / len(pool)) ** 0.5  # the classes are drawn from a finite pool
     holds = np.abs(np.array(means) - np.mean(means))[:, None] <= shrunk
     kinds = ("corrected jackknife", "classes, gallery as given", "queries")

@@ -154,20 +154,13 @@ def losses(part: Part) -> None:
                 continue
             points = [each.detach().to(part.device) for each in batch(n)]
             points[0].requires_grad_()
-            loss, peer = build(case, n, most=40 * 2**30)
-            loss.to(part.device)
+            loss, peer = (each if each is None else each.to(part.device) for each in build(case, n, most=40 * 2**30))
             weights = torch.randn(classes, DIM, device=part.device, requires_grad=True)
-            runs = {
-                "ours": partial(run, "ours", mib, loss, points),
-                "deterministic": partial(run, "deterministic", mib, loss, points),
-                "similarities": partial(run, "similarities", mib, floor(case.kind, weights), points),
-            }
-            if peer is not None:
-                runs["peer"] = partial(run, "peer", mib, peer.to(part.device), points)
-            found = {"peer": "-"} | by_turns(part, runs)
-            cells = (found[key] for key in ("ours", "deterministic", "peer", "similarities"))
-            table.row(name, n, *cells, mib.get("ours", ""), mib.get("deterministic", ""))
-            del loss, peer, runs
+            compared = {"ours": loss, "deterministic": loss, "peer": peer, "similarities": floor(case.kind, weights)}
+            runs = {kind: partial(run, kind, mib, each, points) for kind, each in compared.items() if each is not None}
+            found = dict.fromkeys(compared, "-") | by_turns(part, runs)
+            table.row(name, n, *found.values(), mib.get("ours", ""), mib.get("deterministic", ""))
+            del loss, peer, compared, runs
             part.free()
 
 

@@ -201,15 +201,13 @@ def bare(part: Part, trunk: Any, batch: Batch, clock: Clock, tuned: bool = False
         adamw.zero_grad()
 
 
-def fit(
-    part: Part, trunk: Any, batch: Batch, clock: Clock, compiled: dict[str, str] | None = None, **settings: Any
-) -> None:
-    """`MetricLearner` in the Trainer of `levelfield fit`; `compiled` has arguments of `torch.compile`."""
+def fit(part: Part, trunk: Any, batch: Batch, clock: Clock, compiled: bool = False, **settings: Any) -> None:
+    """`MetricLearner` in the Trainer of `levelfield fit`."""
     torch.backends.cudnn.benchmark = False
     trainer = trainer_of(part, max_epochs=-1, limit_val_batches=0, callbacks=[until(clock)], **settings)
     learner = learner_of(trunk)
-    if compiled is not None:
-        learner.trunk.compile(backend=backend(part), **compiled)
+    if compiled:
+        learner.trunk.compile(backend=backend(part))
     trainer.fit(learner, OnDevice([batch] * 10**6))
 
 
@@ -225,9 +223,8 @@ LOOPS: dict[str, Callable[..., None]] = {
 }
 COMPILED: dict[str, Callable[..., None]] = {
     f"{TUNED}, compiled": partial(bare, tuned=True, compiled=True),
-    "fit, compiled, not deterministic": partial(fit, compiled={}, deterministic=False),
-    "fit, compiled": partial(fit, compiled={}),
-    "fit, compiled, reduce-overhead": partial(fit, compiled={"mode": "reduce-overhead"}, deterministic=False),
+    "fit, compiled, not deterministic": partial(fit, compiled=True, deterministic=False),
+    "fit, compiled": partial(fit, compiled=True),
 }
 
 

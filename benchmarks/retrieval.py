@@ -2,17 +2,15 @@
 
     python benchmarks/retrieval.py                   # CUB, Cars and SOP; some minutes on 2 cores
     python benchmarks/retrieval.py --sizes cub cars  # seconds
-    python benchmarks/retrieval.py --next-to-peers [--before CHECKOUT]  # one and two threads; another checkout in turn
+    python benchmarks/retrieval.py --next-to-peers   # one and two threads
 
 All run in one process, in turns, so that other load hits all alike; the table has the minimum over the repeats. Where
 others load the machine, two threads wait for each other: `--threads 1` and the CPU time tell more.
 """
 
 import argparse
-import importlib
 import os
 import platform
-import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -56,19 +54,15 @@ def bare_product(embeddings: Tensor, chunk: int = 1024) -> None:
         torch.mm(rows, embeddings.T, out=out[: len(rows)])
 
 
-def peer(knn_func: object) -> Callable[[Tensor, Tensor], dict[str, float]]:
-    """pytorch-metric-learning's calculator of the same scores; it has no recall@k."""
-    from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
-
-    calculator = AccuracyCalculator(include=PEER_METRICS, k="max_bin_count", knn_func=knn_func)
-    return lambda embeddings, labels: calculator.get_accuracy(embeddings, labels)
-
-
 def peers() -> dict[str, Callable[[Tensor, Tensor], dict[str, float]]]:
+    """pytorch-metric-learning's calculator of the same scores, by two engines; it has no recall@k."""
     from pytorch_metric_learning.distances import CosineSimilarity
+    from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
     from pytorch_metric_learning.utils.inference import CustomKNN, FaissKNN
 
-    return {"faiss": peer(FaissKNN()), "torch": peer(CustomKNN(CosineSimilarity(), batch_size=1024))}
+    engines = {"faiss": FaissKNN(), "torch": CustomKNN(CosineSimilarity(), batch_size=1024)}
+    how = {"include": PEER_METRICS, "k": "max_bin_count"}
+    return {name: AccuracyCalculator(knn_func=each, **how).get_accuracy for name, each in engines.items()}
 
 
 def measure(run: Callable[[], object]) -> tuple[float, float, float]:
@@ -84,30 +78,11 @@ def peak_memory() -> float:
     return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) / 1024
 
 
-def retrieval_metrics_of(checkout: Path) -> Callable[..., dict[str, float]]:
-    """The function of another checkout, in this process."""
-
-    def modules() -> list[str]:
-        return [name for name in sys.modules if name.partition(".")[0] == "levelfield"]
-
-    here = {name: sys.modules.pop(name) for name in modules()}
-    sys.path.insert(0, str(checkout / "src"))
-    found = importlib.import_module("levelfield.metrics.retrieval").retrieval_metrics
-    sys.path.pop(0)
-    for name in modules():
-        del sys.modules[name]
-    sys.modules.update(here)
-    return found
-
-
-def next_to_peers(sizes: Sequence[str], before: Path | None) -> None:
+def next_to_peers(sizes: Sequence[str]) -> None:
     """Milliseconds of MAP@R, R-precision and P@1 by turns, the least of those in 10 seconds each; at least one turn."""
     import faiss
 
-    ways = {"before": retrieval_metrics_of(before)} if before else {}
-    ways["ours"] = retrieval_metrics
-    runs: dict[str, Callable[..., object]] = {name: partial(way, metrics=SHARED_METRICS) for name, way in ways.items()}
-    runs |= peers()
+    runs: dict[str, Callable[..., object]] = {"ours": partial(retrieval_metrics, metrics=SHARED_METRICS), **peers()}
     header = ["items x dimensions, classes", "threads", *runs, "fastest peer / ours", "the same in CPU time"]
     print(f"| {' | '.join(header)} |\n| --- |" + " ---: |" * (len(header) - 1))
     for size in sizes:
@@ -136,10 +111,9 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", choices=SIZES)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--next-to-peers", action="store_true", help="only MAP@R, RP and P@1, one and two threads")
-    parser.add_argument("--before", type=Path, help="another checkout, which takes turns with the peers")
     arguments = parser.parse_args()
     if arguments.next_to_peers:
-        return next_to_peers(arguments.sizes or NEXT_TO_PEERS, arguments.before)
+        return next_to_peers(arguments.sizes or NEXT_TO_PEERS)
     torch.set_num_threads(arguments.threads)
     load = f"load average at the start {os.getloadavg()[0]:.1f}"
     print(f"torch {torch.__version__}, {platform.machine()}, {arguments.threads} threads, {load}\n")

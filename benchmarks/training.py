@@ -30,7 +30,9 @@ from torch.nn.functional import normalize
 
 TRUNK, BATCH, EACH, SIZE = "tf_efficientnet_lite0", 32, 4, 128
 STEPS = {64: 24, 128: 12, 224: 5}  # some seconds a turn; half as many come before and do not count
+ROUNDS = 3
 SCALE = (0.16, 1.0)
+SETTINGS = {"alpha": 2.0, "beta": 50.0, "base": 0.5}  # of the loss
 
 
 def clocks() -> tuple[float, float]:
@@ -74,7 +76,7 @@ def bare(side: int, fast: bool, steps: int) -> tuple[float, float]:
     if fast:
         images = images.contiguous(memory_format=torch.channels_last)
     batch = images, torch.arange(BATCH) // EACH
-    return timed_steps(iter(lambda: batch, None), MultiSimilarityLoss(alpha=2.0, beta=50.0, base=0.5), fast, steps)
+    return timed_steps(iter(lambda: batch, None), MultiSimilarityLoss(**SETTINGS), fast, steps)
 
 
 def minimal(folder: Path, side: int, fast: bool, steps: int) -> tuple[float, float]:
@@ -92,7 +94,7 @@ def minimal(folder: Path, side: int, fast: bool, steps: int) -> tuple[float, flo
     images = datasets.ImageFolder(str(folder), transforms.Compose(steps_of_transform))
     sampler = MPerClassSampler(images.targets, EACH, BATCH, length_before_new_iter=1000 * BATCH)
     batches = iter(torch.utils.data.DataLoader(images, BATCH, sampler=sampler))
-    return timed_steps(batches, MultiSimilarityLoss(alpha=2, beta=50, base=0.5), fast, steps)
+    return timed_steps(batches, MultiSimilarityLoss(**SETTINGS), fast, steps)
 
 
 def ours(side: int, steps: int) -> tuple[float, float]:
@@ -110,7 +112,6 @@ def ours(side: int, steps: int) -> tuple[float, float]:
             elif batch_idx == warm + steps - 1:
                 self.seconds = since(self.begin)
 
-    loss = {"alpha": 2.0, "beta": 50.0, "base": 0.5}
     config = {
         "data": {
             "dataset": {"class_path": "levelfield.data.datasets.GroceryStore"},
@@ -121,7 +122,7 @@ def ours(side: int, steps: int) -> tuple[float, float]:
         },
         "model": {
             "trunk": {"class_path": "levelfield.models.TimmTrunk", "init_args": {"name": TRUNK, "weights": None}},
-            "loss": {"class_path": "levelfield.losses.MultiSimilarityLoss", "init_args": loss},
+            "loss": {"class_path": "levelfield.losses.MultiSimilarityLoss", "init_args": SETTINGS},
         },
         "trainer": {"accelerator": "cpu", "max_epochs": 1, "limit_val_batches": 0},
     }
@@ -138,7 +139,7 @@ def training_table(folder: Path, options: argparse.Namespace) -> None:
     print("| --- | --- | --- | ---: | ---: | ---: | ---: |")
     for threads, side in itertools.product(options.threads, options.sides):
         torch.set_num_threads(threads)
-        steps = options.steps or STEPS.get(side, 6)
+        steps = STEPS[side]
         runs: dict[str, Callable[[], tuple[float, float]]] = {
             "bare model, channels-last, fused": partial(bare, side, True, steps),
             "bare model, plain": partial(bare, side, False, steps),
@@ -146,7 +147,7 @@ def training_table(folder: Path, options: argparse.Namespace) -> None:
             "minimal loop, channels-last, fused": partial(minimal, folder, side, True, steps),
             "minimal loop, plain": partial(minimal, folder, side, False, steps),
         }
-        turns = [{name: run() for name, run in runs.items()} for _ in range(options.rounds)]
+        turns = [{name: run() for name, run in runs.items()} for _ in range(ROUNDS)]
         of_bare = list[float]()
         for name in runs:
             medians = [statistics.median(turn[name][clock] for turn in turns) for clock in (0, 1)]
@@ -170,9 +171,7 @@ def link_classes(folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--threads", nargs="+", type=int, default=[2, 1])
-    parser.add_argument("--sides", nargs="+", type=int, default=[64, 128, 224])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, help="of a turn of training, after half as many; by default some seconds")
+    parser.add_argument("--sides", nargs="+", type=int, choices=STEPS, default=[*STEPS])
     options = parser.parse_args()
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as place:

@@ -4,6 +4,7 @@ import inspect
 import posixpath
 import re
 import shutil
+import textwrap
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -18,7 +19,6 @@ from levelfield.cli.options import Command
 FOLDER = "docs/reference"
 # A package, and the option that takes its classes.
 OPTIONS = {"losses": "loss", "regularizers": "regularizer", "miners": "miner"}
-BASES = {package: base for base, package in lists.PACKAGES.items()}
 SUPPLIED = {"num_classes", "embedding_size", "num_features"}  # by levelfield, if they have no default
 # Paragraphs of a docstring that a page shows in another form.
 ELSEWHERE = re.compile(r"    |(Args|Attributes|Cost|Differs|Example|Papers?|Raises|When):")
@@ -36,8 +36,8 @@ EXIT_CODES = """\
 def places() -> dict[str, str]:
     """Where the generated folder has a class or a method."""
     found: dict[str, str] = {}
-    for package in OPTIONS:
-        for kind in lists.shipped(BASES[package]):
+    for package, part in OPTIONS.items():
+        for kind in lists.shipped(part):
             page = f"{package}/{kind.__name__}.md"
             found |= {kind.__name__: page, **{name: f"{page}#{name}" for name in lists.methods(kind)}, **found}
     return found
@@ -65,7 +65,7 @@ def add_links(app: Sphinx, docname: str, source: list[str]) -> None:
 
 
 def class_pages(package: str) -> Iterator[tuple[type, str]]:
-    for kind in lists.shipped(BASES[package]):
+    for kind in lists.shipped(OPTIONS[package]):
         yield kind, "\n\n".join(filter(None, class_page(package, kind))) + "\n"
 
 
@@ -78,8 +78,9 @@ def class_page(package: str, kind: type) -> Iterator[str]:
     first = next(iter(methods), "")
     tried = f"--config method/{first}" if (lists.ROOT / f"configs/method/{first}.yaml").is_file() else option
     yield fenced("bash", f"levelfield fit --config data/glyphs {tried}")
-    if equation := lists.equation(kind):
-        yield fenced("text", equation)
+    equation = [*lists.doc(kind).split("\n\n"), ""][1]
+    if equation.startswith("    "):
+        yield fenced("text", textwrap.dedent(equation))
         yield "The [notation](../../losses.md#notation) is the same on all pages."
     for paragraph in lists.doc(kind).split("\n\n")[1:]:
         if not ELSEWHERE.match(paragraph):
@@ -104,7 +105,7 @@ def class_page(package: str, kind: type) -> Iterator[str]:
 
 def arguments(kind: type) -> Iterator[list[str]]:
     meanings = lists.meanings(kind)
-    for name, argument in lists.given(kind).items():
+    for name, argument in inspect.signature(kind).parameters.items():
         default = f"`{argument.default}`"
         if argument.default is inspect.Parameter.empty:
             default = "supplied" if name in SUPPLIED else "required"

@@ -74,4 +74,4 @@ def test_the_table_of_contributing_is_what_happens(tmp_path: Path) -> None:
     changed = {path for path, content in contents(copy).items() if content != before.get(path)}
     assert changed == {*touched, "docs/losses.md", "src/levelfield/cli/fit.txt"}
     which = ("-p", "no:cacheprovider", "-m", "not full", "-k", "dummy or list or configuration")
-    run("-m", "pytest", *which, "tests/scripts/test_lists_words_and_pictures.py", test)
+    run("-m", "pytest", *which, "tests/scripts/test_lists_and_words.py", test)

@@ -1,15 +1,15 @@
-"""The tables of the docs, the names of `__init__` files, the rules of prose, and the picture of neighbours."""
+"""The tables of the docs, the names of `__init__` files, and the rules of prose."""
 
 import importlib
 import inspect
 import pkgutil
-from types import SimpleNamespace
+import re
 
-import matplotlib.pyplot as plt
 import pytest
-import torch
-from PIL import Image
+import yaml
 from tiny_fit import REPOSITORY
+
+from levelfield.metrics.definitions import METRICS
 
 
 @pytest.fixture
@@ -20,15 +20,15 @@ def script(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.slow
 def test_every_list_is_what_the_files_say(script) -> None:
-    stale = [str(path.relative_to(REPOSITORY)) for path, _ in script("lists").changed()]
+    stale = [str(path.relative_to(REPOSITORY)) for path in script("lists").changed()]
     assert not stale, f"python scripts/lists.py writes {stale}"
 
 
 def test_whatever_can_be_named_is_exported_and_has_a_test_and_a_data_set_its_configuration(script) -> None:
     lists = script("lists")
-    for base, package in lists.PACKAGES.items():
+    for part, (base, package) in lists.PARTS.items():
         exported = importlib.import_module(f"levelfield.{package}")
-        for file in pkgutil.iter_modules(exported.__path__):
+        for file in pkgutil.iter_modules(getattr(exported, "__path__", [])):
             module = importlib.import_module(f"{exported.__name__}.{file.name}")
             own = [each for each in vars(module).values() if getattr(each, "__module__", "") == module.__name__]
             for kind in (each for each in own if inspect.isclass(each) and issubclass(each, base)):
@@ -38,12 +38,34 @@ def test_whatever_can_be_named_is_exported_and_has_a_test_and_a_data_set_its_con
                 )
         folder = REPOSITORY.joinpath("tests", *package.split("."))
         tests = "\n".join(path.read_text() for path in (REPOSITORY / "tests" / package.split(".")[0]).rglob("*.py"))
-        for kind in lists.shipped(base):
+        for kind in lists.shipped(part):
             file = folder / f"test_{kind.__module__.rpartition('.')[2]}.py"
             assert file.exists() or kind.__name__ in tests, f"nothing tests {kind.__name__}: write {file}"
-    for kind in lists.shipped(lists.MetricDataset):
+    for kind in lists.shipped("dataset"):
         file = f"configs/data/{kind.name}.yaml"
         assert kind.num_classes_published is None or (REPOSITORY / file).exists(), f"{kind.__name__}: write {file}"
+
+
+def test_tables_that_are_written_by_hand_have_a_row_for_each(script) -> None:
+    lists = script("lists")
+    pages = ("trunks", "datasets", "metrics")
+    trunks, datasets, metrics = ((REPOSITORY / f"docs/{page}.md").read_text() for page in pages)
+    for kind in lists.shipped("dataset"):
+        if kind.num_classes_published is not None:
+            counts = f"{kind.num_classes_published:,} | {kind.num_samples_published:,}"
+            (row,) = re.findall(rf"^\| `{kind.name}` \|.*$", datasets, re.M)
+            assert f" | {counts} | {kind.splits} | {kind.licence} | " in row
+            assert row.endswith(f" | {lists.field(kind, 'Tested with')} |")
+    for part, page in (("embedder", trunks), ("sampler", datasets)):
+        for kind in lists.shipped(part):
+            assert f"| `{kind.__name__}` | {lists.first_sentence(kind)} |" in page
+    for row in METRICS:
+        assert f"| `{row.key}` | {re.sub('[<>]', '', row.title)} | {lists.first_sentence(row.score)}<br>`" in metrics
+        assert f" | {lists.field(row.score, 'When')} | {lists.papers(row.score)} |" in metrics
+    for file in REPOSITORY.glob("configs/trunk/*.yaml"):
+        trunk = yaml.safe_load(file.read_text())["model"]["trunk"]
+        if not file.stem.startswith("tiny"):
+            assert f"| `{file.stem}` | `{trunk.get('init_args', {}).get('name', 'BNInceptionTrunk')}` | " in trunks
 
 
 def test_long_sentences_and_words_to_avoid_are_named_and_code_is_no_prose(script) -> None:
@@ -58,23 +80,3 @@ def test_long_sentences_and_words_to_avoid_are_named_and_code_is_no_prose(script
     assert long.startswith("page.md: 27 words")
     (blank,) = words.broken("page.md", ["It takes MINUTES of a core, see `LEVELFIELD_DATA`."])
     assert "MINUTES" in blank
-
-
-def test_rows_of_the_picture_are_first_images_of_classes_and_their_neighbours(script, monkeypatch) -> None:
-    module = script("neighbours_picture")
-    assert (module.ROWS, module.NEIGHBOURS) == (6, 8)
-    monkeypatch.setattr(module, "ROWS", 3)  # to draw 102 images takes seconds
-    monkeypatch.setattr(module, "NEIGHBOURS", 2)
-    labels = torch.arange(13).repeat_interleave(4)
-    before, after = (torch.randn(52, 5, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
-    opened: list[int] = []
-    dataset = SimpleNamespace(load=lambda key: opened.append(key) or Image.new("RGB", (40, 30)))
-    data = SimpleNamespace(test_subset=SimpleNamespace(index=SimpleNamespace(keys=range(52))), dataset=dataset)
-    sets = {name: SimpleNamespace(embeddings=x, labels=labels) for name, x in (("before", before), ("after", after))}
-    plt.close(module.draw(data, sets))
-    expected = [0, 16, 32]  # the first of each fourth class
-    for x in (before, after):
-        for query in expected[:3]:
-            cosines = torch.nn.functional.cosine_similarity(x[query, None], x)
-            expected += sorted(set(range(52)) - {query}, key=(-cosines).tolist().__getitem__)[:2]
-    assert opened == expected
