@@ -236,7 +236,7 @@ def draw(studies: dict[str, Study], file: Path) -> None:
     }
     with style():
         figure = new_figure(4.4)
-        top, bottom = figure.subfigures(2, height_ratios=(1.5, 2.9))
+        (top,), (bottom,) = figure.subfigures(2, squeeze=False, height_ratios=(1.5, 2.9))
         axes = top.subplots()
         for place, called in enumerate(rates.values()):
             axes.plot(np.multiply(100, interval(called)), [place, place], color=VERMILION)
@@ -244,7 +244,7 @@ def draw(studies: dict[str, Study], file: Path) -> None:
         axes.axvline(100 * LEVEL, color="black", linewidth=0.8, linestyle=":")
         axes.set_yticks(range(len(rates)), rates)
         axes.set_ylim(len(rates) - 0.5, -0.5)
-        axes.set_xlim(left=0)
+        axes.set_xlim(0, 100)
         axes.set_xlabel("a loss called different from itself, percent of cases, 95% interval over cuts; dotted: 5%")
         panels = bottom.subplots(1, len(studies), sharey=True, squeeze=False)[0]
         for axes, (name, study) in zip(panels, studies.items(), strict=True):
