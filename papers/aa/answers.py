@@ -1,7 +1,7 @@
 """The answers of the A/A study: what `aa.yaml` announced, from results/aa/SET/REPLICATE/archive.tar.xz.
 
-    python papers/aa/answers.py                  # prints them
-    python papers/aa/answers.py --figure FILE    # draws the figure, too
+    python papers/aa/answers.py                                # prints them
+    python papers/aa/answers.py --page papers/aa/README.md     # also into a page, and draws answers.svg beside it
 
 All scores are points of separated embeddings on test classes. Shapes: S data sets, R replicates (2 c and 2 c + 1 are
 the halves of cut c), L losses, 2 searches, T runs of a search.
@@ -260,12 +260,14 @@ def draw(studies: dict[str, Study], file: Path) -> None:
         write_atomically(file, to_bytes(figure))
 
 
-def main(*, figure: Path | None = None) -> None:
-    """Print the answers, and draw the figure into a file."""
+def main(*, page: Path | None = None) -> None:
+    """Print the answers; or also put them into a page, between its two marks, and draw the figure beside it."""
     studies = {folder.name: read(folder) for folder in sorted(AA.iterdir()) if folder.is_dir()}
-    print(answers(studies), end="")
-    if figure:
-        draw(studies, figure)
+    print(found := answers(studies), end="")
+    if page:
+        before, mark, rest = page.read_text(encoding="utf-8").partition("<!-- printed -->\n")
+        page.write_text(f"{before}{mark}{found}<!-- -->{rest.partition('<!-- -->')[2]}", encoding="utf-8")
+        draw(studies, page.with_name("answers.svg"))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 import tarfile
 from itertools import combinations, product
 from pathlib import Path
@@ -170,9 +171,20 @@ def test_the_command_reads_archives_and_prints_six_answers(tmp_path: Path, study
             info.size = len(table.getvalue())
             archive.addfile(info, io.BytesIO(table.getvalue().encode()))
     monkeypatch.setattr(aa, "AA", tmp_path)
-    aa.main(figure=tmp_path / "aa.png")
+    (page := tmp_path / "page.md").write_text("# Title\n\n<!-- printed -->\nbefore\n<!-- -->\n\n## Limits\n")
+    aa.main(page=page)
     printed = capsys.readouterr().out
     assert [line[2] for line in printed.splitlines() if line.startswith("**")] == list("123456")
     assert printed.count("ntxent less arcface") == 2
     assert printed.count(" of 72 (") == 4
-    assert (tmp_path / "aa.png").stat().st_size > 5000
+    assert page.read_text() == f"# Title\n\n<!-- printed -->\n{printed}<!-- -->\n\n## Limits\n"
+    assert (tmp_path / "answers.svg").stat().st_size > 5000
+
+
+@needs(RESULTS)
+def test_the_page_has_the_answers_of_the_kept_archives() -> None:
+    page = Path(aa.__file__).with_name("README.md").read_text()
+    assert aa.answers({name: aa.read(KEPT / name) for name in SETS}) in page
+    (called, cases), *_ = re.findall(r"\| t over runs \| (\d+) of (\d+)", page)
+    for each in (page, (KEPT.parent / "README.md").read_text()):
+        assert f"in {called} of {cases} cases" in " ".join(each.split())
