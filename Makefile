@@ -99,7 +99,6 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	@echo "installing levelfield and its packages into $(VENV): 2 to 10 minutes, mostly PyTorch"
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
-	@$(BIN)/levelfield fit --help > /dev/null # stores the options: the next help and misspelt key need no torch
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
