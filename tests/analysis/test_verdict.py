@@ -109,6 +109,8 @@ def test_each_pair_has_a_sentence_and_so_have_too_few_runs_no_scores_and_equal_o
     equal = [row(method, run, 0.4 + SPREAD[run]) for method in three.methods for run in range(5)]
     best = verdict([row("pretrained", 0, 0.2), *equal], three)[1]
     assert best.endswith("40.0 ± 0.2 percent, with the same score in every run.")
+    unsure = [*rows_of({"contrastive": 0.35}), *(row("arcface", run, 0.5 + 200 * SPREAD[run]) for run in range(5))]
+    assert verdict(unsure, three)[0].startswith("Training may pay: ArcFace is 30.0 points above the best untrained row")
 
 
 def compared(difference: float, low: float | None, high: float | None, p: float | None = None, **other) -> Comparison:

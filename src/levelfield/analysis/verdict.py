@@ -86,6 +86,8 @@ def _training(best: str, found: Sequence[Comparison], names: Mapping[str, str]) 
         pays = "Training may pay" if own.difference > 0 else "Training may not pay"
     elif own.shown:
         pays = "Training pays" if own.difference > 0 else "Training does not pay"
+    elif any(each.shown and each.difference > 0 for each in over):  # the best one varies more than another
+        pays = "Training may pay"
     else:
         pays = "Training brings no significant gain"
     points, where = 100 * abs(own.difference), "above" if own.difference > 0 else "below"
