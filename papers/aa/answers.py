@@ -101,10 +101,16 @@ def over_replicates(scores: Scores) -> tuple[Bool[np.ndarray, " L"], Bool[np.nda
     return t < LEVEL, np.array([swapped_halves_test(each.reshape(-1, 2)) for each in gaps]) < LEVEL
 
 
+def half_width(values: Float[np.ndarray, " R"], unknown: float = np.nan) -> float:
+    """Half of a 95% t-interval; `unknown` where there are too few values for one."""
+    half = t_interval([*values])
+    return unknown if half is None else half
+
+
 def interval(called: Bool[np.ndarray, "R L"]) -> tuple[float, float]:
     """95% interval of the rate over cuts, whose halves are not independent."""
     of_cuts = called.reshape(-1, 2 * called.shape[1]).mean(axis=1)
-    half = t_interval([*of_cuts]) or np.inf
+    half = half_width(of_cuts, unknown=np.inf)
     return max(0.0, of_cuts.mean() - half), min(1.0, of_cuts.mean() + half)
 
 
@@ -156,7 +162,7 @@ def pairs_of_losses(scores: Scores) -> list[tuple[str, float, float, float]]:
     gaps = {f"{LOSSES[a]} less {LOSSES[b]}": means[:, a] - means[:, b] for a, b in PAIRS}
     p = holm(np.array([swapped_halves_test(gap.reshape(-1, 2)) for gap in gaps.values()]))
     found = zip(gaps.items(), p, strict=True)
-    return [(name, float(gap.mean()), t_interval([*gap]) or np.nan, float(each)) for (name, gap), each in found]
+    return [(name, float(gap.mean()), half_width(gap), float(each)) for (name, gap), each in found]
 
 
 def chosen(study: Study) -> list[str]:
@@ -205,7 +211,7 @@ def answers(studies: dict[str, Study]) -> str:
     for name, study in studies.items():
         each = [gains(study, metric) for metric in (MAP, P1)]
         for row in UNTRAINED:
-            gained.append([name, row, *(f"{g[row].mean():+.1f} ± {t_interval([*g[row]]) or np.nan:.1f}" for g in each)])
+            gained.append([name, row, *(f"{g[row].mean():+.1f} ± {half_width(g[row]):.1f}" for g in each)])
         below.append(f"{(each[0]['the features'] < 0).sum()} of {len(study.replicates)}")
     cost = [[name, *(f"{number:.3g}" for number in needed(spread))] for name, spread in spreads.items()]
     kinds = ["cut and half", "loss in a replicate", "search", "run"]

@@ -145,6 +145,8 @@ def test_the_rate_and_the_power() -> None:
     called = np.zeros((10, 4), bool)
     called[0] = True  # all four cases of a half of the first cut
     assert aa.rate(called) == "4 of 40 (10%, 0% to 38%)"
+    assert aa.rate(called[2:]) == "0 of 32 (0%, 0% to 0%)"
+    assert aa.rate(called[:2]) == "4 of 8 (50%, 0% to 100%)", "one cut has no interval"
     difference, replicates = aa.needed(1.0)
     rng = np.random.default_rng(0)
     shown = ttest_1samp(rng.normal(difference, 1, (4000, 10)), 0, axis=1).pvalue < 0.05
@@ -185,9 +187,12 @@ def test_the_command_reads_archives_and_prints_six_answers(tmp_path: Path, study
 def test_the_page_has_the_answers_of_the_kept_archives() -> None:
     page = Path(aa.__file__).with_name("README.md").read_text()
     assert aa.answers({name: aa.read(KEPT / name) for name in SETS}) in page
+    kept = len([*KEPT.glob("*/*/archive.tar.xz")])
     told = {"t over runs": ("papers/aa", "results"), "t with the variance of searches": ("docs/statistics.md",)}
     for test, pages in told.items():
-        called, cases = re.findall(rf"\| {test} \| (\d+) of (\d+)", page)[0]
+        called, cases, by_holm = re.findall(rf"\| {test} \| (\d+) of (\d+) .*?\| (\d+) of", page)[0]
         for place in (KEPT.parents[1] / each for each in pages):
             text = (place if place.suffix else place / "README.md").read_text()
-            assert f"in {called} of {cases} cases" in " ".join(text.split())
+            assert f"in {called} of {cases} cases" in (said := " ".join(text.split()))
+            assert place.name != "results" or f"After Holm's correction it is {by_holm} (" in said
+            assert place.suffix or f"{kept} of 30 replicates" in said
