@@ -209,23 +209,6 @@ def chosen(study: str) -> str:
     return max(scores, key=lambda method: fmean(scores[method]))
 
 
-@needs("results")
-def test_readme_s_warnings_are_those_of_the_kept_tables() -> None:
-    names = ("grocery_store", "banking77", "glyphs", "clinc150", "typefaces", "news20", "omniglot")
-    features = {name: rows(RESULTS / "heads" / name / "summary.csv")["pretrained[features]"] for name in names}
-    fourteen = [
-        method for method in rows(RESULTS / "heads/glyphs_pca/summary.csv") if not method.startswith("pretrained")
-    ]
-    assert len(fourteen) == 14
-    prose = " ".join(README.split())
-    for start, words in (("_pca", "best of 14 losses on {} of 7 data sets"), ("", "from random weights on {}.")):
-        best = {name: rows(RESULTS / f"heads/{name}{start}/summary.csv") for name in names}
-        won = [name for name in names if features[name] > max(best[name][method] for method in fourteen)]
-        assert words.format(len(won)) in prose
-    counted = re.search(r"together \| (\d+) \| \d+ \| \**(\d+)", (RESULTS / "self_comparisons.md").read_text())
-    assert f"different from itself in {counted[2]} of {counted[1]} cases" in prose
-
-
 @pytest.mark.full
 @pytest.mark.processes
 def test_make_quickstart_after_its_installation(tmp_path: Path, run, monkeypatch: pytest.MonkeyPatch) -> None:

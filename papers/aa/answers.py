@@ -9,6 +9,7 @@ the halves of cut c), L losses, 2 searches, T runs of a search.
 
 import csv
 import io
+import json
 import tarfile
 from collections import defaultdict
 from collections.abc import Iterable
@@ -29,6 +30,7 @@ UNTRAINED = {
     "the features": "pretrained[features]",
     "a PCA to 128": "pretrained",
     "a whitening to 128": "pretrained[whitening128]",
+    "a whitening (added later)": "pretrained[whitening]",
 }
 MAP, P1 = "map_at_r", "precision_at_1"
 POWER = 0.8
@@ -39,9 +41,15 @@ Means = dict[str, Float[np.ndarray, " R"]]  # of each row
 
 
 class Study:
-    """The scores of one data set. A cut of which a half is missing is left out."""
+    """The scores of one data set. A cut of which a half is missing is left out.
 
-    def __init__(self, lines: Iterable[dict[str, str]]) -> None:
+    Args:
+        lines: Of `results.csv`, with the number of the replicate.
+        minutes: Of the trainings of the fastest replicate. Others shared their core.
+    """
+
+    def __init__(self, lines: Iterable[dict[str, str]], minutes: float = 0.0) -> None:
+        self.minutes = minutes
         found: dict[tuple[str, ...], list[float]] = defaultdict(list)
         for line in lines:
             if line["embedding"] == "separated" and line["stage"] in ("run", "test"):
@@ -68,14 +76,15 @@ class Study:
 
 def read(folder: Path) -> Study:
     """The study of a data set, with an archive for each replicate."""
-    lines = list[dict[str, str]]()
+    lines, seconds = list[dict[str, str]](), list[float]()
     for archive in folder.glob("*/archive.tar.xz"):
-        with tarfile.open(archive) as files:
-            table = files.extractfile("results.csv")
-            assert table is not None
-            rows = csv.DictReader(io.TextIOWrapper(table, newline=""))
-            lines += ({**row, "replicate": archive.parent.name} for row in rows)
-    return Study(lines)
+        with tarfile.open(archive) as members:
+            texts = {each.name: file.read().decode() for each in members if (file := members.extractfile(each))}
+        rows = csv.DictReader(io.StringIO(texts["results.csv"]))
+        lines += ({**row, "replicate": archive.parent.name} for row in rows)
+        jobs = (json.loads(text) for name, text in texts.items() if name.endswith("/result.json"))
+        seconds.append(sum(job.get("seconds", 0.0) for job in jobs))
+    return Study(lines, min(seconds) / 60)
 
 
 def over_runs(scores: Scores) -> tuple[P, P]:
@@ -156,13 +165,14 @@ def spread_of_difference(parts: dict[str, float], searches: int = 2, runs: int =
     return float(np.sqrt(2 * (parts["loss in a replicate"] + (parts["search"] + parts["run"] / runs) / searches)))
 
 
-def pairs_of_losses(scores: Scores) -> list[tuple[str, float, float, float]]:
-    """Each pair, its mean difference, half a t-interval over replicates, and Holm's p of the F test over 6 pairs."""
+def pairs_of_losses(scores: Scores) -> list[tuple[str, float, float, float, float]]:
+    """Each pair, its mean difference, half a t-interval over replicates, and Holm's p of F and t over 6 pairs."""
     means = scores.mean(axis=(2, 3))
     gaps = {f"{LOSSES[a]} less {LOSSES[b]}": means[:, a] - means[:, b] for a, b in PAIRS}
-    p = holm(np.array([swapped_halves_test(gap.reshape(-1, 2)) for gap in gaps.values()]))
-    found = zip(gaps.items(), p, strict=True)
-    return [(name, float(gap.mean()), half_width(gap), float(each)) for (name, gap), each in found]
+    by_f = holm(np.array([swapped_halves_test(gap.reshape(-1, 2)) for gap in gaps.values()]))
+    by_t = holm(paired_comparison(each := np.array([*gaps.values()])[:, :, None], np.zeros_like(each)).p)
+    found = zip(gaps.items(), by_f, by_t, strict=True)
+    return [(name, float(gap.mean()), half_width(gap), float(f), float(t)) for (name, gap), f, t in found]
 
 
 def chosen(study: Study) -> list[str]:
@@ -178,13 +188,25 @@ def gains(study: Study, metric: str) -> dict[str, Float[np.ndarray, " R"]]:
     return {name: best - means[row] for name, row in UNTRAINED.items()}
 
 
-def needed(spread: float) -> tuple[float, float]:
-    """The smallest difference that 10 replicates show with power 80%, and the replicates for 1 point (t-test)."""
+def needed(spread: float) -> tuple[float, float, float, float]:
+    """The smallest difference that 10 replicates show with power 80%, and the replicates for 1 point: by t, and by F.
+
+    With B = Σ (d_c1 + d_c2)² / 2 and W = Σ (d_c1 - d_c2)² / 2 over C cuts, Alpaydin's F is (B + W) / 2W. For normal d
+    of mean δ, B/W has a noncentral F distribution, with C and C degrees of freedom and noncentrality 2 C δ² / variance.
+    """
+    from scipy.optimize import brentq
+    from scipy.stats import f, ncf
     from statsmodels.stats.power import TTestPower
+
+    def lacks(effect: float, cuts: int) -> float:
+        most = 2 * f.isf(LEVEL, 2 * cuts, cuts) - 1
+        return float(POWER - ncf.sf(most, cuts, cuts, 2 * cuts * effect**2))
 
     test = TTestPower()
     effect = test.solve_power(nobs=10, alpha=LEVEL, power=POWER)
-    return float(effect * spread), float(np.ceil(test.solve_power(effect_size=1 / spread, alpha=LEVEL, power=POWER)))
+    replicates = np.ceil(test.solve_power(effect_size=1 / spread, alpha=LEVEL, power=POWER))
+    cuts = next(cuts for cuts in range(1, 10_000) if lacks(1 / spread, cuts) <= 0)
+    return float(effect * spread), float(replicates), spread * brentq(lacks, 0.1, 10, args=(5,)), 2.0 * cuts
 
 
 def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -203,9 +225,9 @@ def answers(studies: dict[str, Study]) -> str:
     rates += [[f"{t} over replicates", f"{np.sum(called)} of {np.size(called)}", ""] for t, called in by_replicates]
     scales = [[name, *(f"{v**0.5:.2f}" for v in parts[name].values()), f"{spreads[name]:.2f}"] for name in of]
     pairs = [
-        [name, pair, f"{mean:+.1f} ± {half:.1f}", f"{p:.3f}"]
+        [name, pair, f"{mean:+.1f} ± {half:.1f}", *(f"{each:.3f}" for each in p)]
         for name, scores in of.items()
-        for pair, mean, half, p in pairs_of_losses(scores)
+        for pair, mean, half, *p in pairs_of_losses(scores)
     ]
     gained, below = list[list[str]](), list[str]()
     for name, study in studies.items():
@@ -213,18 +235,22 @@ def answers(studies: dict[str, Study]) -> str:
         for row in UNTRAINED:
             gained.append([name, row, *(f"{g[row].mean():+.1f} ± {half_width(g[row]):.1f}" for g in each)])
         below.append(f"{(each[0]['the features'] < 0).sum()} of {len(study.replicates)}")
-    cost = [[name, *(f"{number:.3g}" for number in needed(spread))] for name, spread in spreads.items()]
+    cost = [[name, *(f"{n:.3g}" for n in (*needed(spreads[name]), study.minutes))] for name, study in studies.items()]
+    shown = ("difference that 10 replicates show", "replicates for 1 point")
+    costs = ["", *(f"{what}, {test}" for test in ("t", "F (added later)") for what in shown), "minutes of a replicate"]
     kinds = ["cut and half", "loss in a replicate", "search", "run"]
+    compared = ["", "pair", "difference over replicates", "Holm's p of F", "of t (added later)"]
+    untrained = ["", "untrained row", "MAP@R", "P@1"]
     called = ["test", "p < 0.05, of all cases (95% interval over cuts)", "Holm's p < 0.05"]
     return "\n\n".join(
         f"**{title}**\n\n{table(heads, rows)}\n"
         for title, heads, rows in (
-            ("1. A and A' called different", called, rates),
-            ("2. Standard deviations", ["", *kinds, "difference of two losses"], scales),
-            ("3. Pairs of losses", ["", "pair", "difference over replicates", "Holm's p of F"], pairs),
-            ("4. The loss that validation chooses, less", ["", "untrained row", "MAP@R", "P@1"], gained),
-            ("5. Replicates in which validation chooses a row below the features", [*studies], [below]),
-            ("6. At this noise", ["", "difference that 10 replicates show", "replicates for 1 point"], cost),
+            ("1. How often is a loss called different from itself?", called, rates),
+            ("2. What makes a score vary? Standard deviations", ["", *kinds, "difference of two losses"], scales),
+            ("3. Which losses are different?", compared, pairs),
+            ("4. What does training gain? The loss that validation chooses, less", untrained, gained),
+            ("5. In how many replicates does validation choose a loss below the features?", [*studies], [below]),
+            ("6. How large must a difference be?", costs, cost),
         )
     )
 

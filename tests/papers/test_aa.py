@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import re
 import tarfile
 from itertools import combinations, product
@@ -117,14 +118,15 @@ def test_pairs_gains_and_choices(case) -> None:
     (study, parts, untrained), names = case, ["ntxent", "contrastive", "normalized_softmax", "arcface"]
     y, number = parts["test"], len(parts["test"])
     found = aa.pairs_of_losses(study.scores)
-    p = []
-    for (name, mean, half, _), (a, b) in zip(found, combinations(range(4), 2), strict=True):
+    p, by_t = [], []
+    for (name, mean, half, *_), (a, b) in zip(found, combinations(range(4), 2), strict=True):
         d = [float(y[r, a].mean() - y[r, b].mean()) for r in range(number)]
         low, high = ttest_1samp(d, 0).confidence_interval(0.95)
         assert name == f"{names[a]} less {names[b]}"
         assert (mean, half) == pytest.approx((fmean(d), (high - low) / 2 if number > 2 else np.nan), nan_ok=True)
         p.append(swapped(d))
-    np.testing.assert_allclose([each[3] for each in found], by_holm(p))
+        by_t.append(ttest_1samp(d, 0).pvalue)
+    np.testing.assert_allclose([each[3:] for each in found], np.transpose([by_holm(p), by_holm(by_t)]))
     validated, tested = parts["run"].mean(axis=3).reshape(number, 8), y.mean(axis=3).reshape(number, 8)
     best = validated.argmax(axis=1)
     assert aa.chosen(study) == [aa.ROWS[row] for row in best]
@@ -147,12 +149,15 @@ def test_the_rate_and_the_power() -> None:
     assert aa.rate(called) == "4 of 40 (10%, 0% to 38%)"
     assert aa.rate(called[2:]) == "0 of 32 (0%, 0% to 0%)"
     assert aa.rate(called[:2]) == "4 of 8 (50%, 0% to 100%)", "one cut has no interval"
-    difference, replicates = aa.needed(1.0)
+    difference, replicates, by_f, replicates_by_f = aa.needed(1.0)
     rng = np.random.default_rng(0)
     shown = ttest_1samp(rng.normal(difference, 1, (4000, 10)), 0, axis=1).pvalue < 0.05
     assert shown.mean() == pytest.approx(0.8, abs=0.02)
     shown = ttest_1samp(rng.normal(1, 1, (4000, int(replicates))), 0, axis=1).pvalue < 0.05
     assert 0.78 < shown.mean() < 0.9
+    for effect, number in ((by_f, 10), (1, int(replicates_by_f))):
+        shown = [swapped(draw) < 0.05 for draw in rng.normal(effect, 1, (4000, number)).tolist()]
+        assert fmean(shown) == pytest.approx(0.8, abs=0.02)
 
 
 def test_the_command_reads_archives_and_prints_six_answers(tmp_path: Path, study, monkeypatch, capsys) -> None:
@@ -169,9 +174,10 @@ def test_the_command_reads_archives_and_prints_six_answers(tmp_path: Path, study
         place = tmp_path / name / number
         place.mkdir(parents=True)
         with tarfile.open(place / "archive.tar.xz", "w:xz") as archive:
-            info = tarfile.TarInfo("results.csv")
-            info.size = len(table.getvalue())
-            archive.addfile(info, io.BytesIO(table.getvalue().encode()))
+            seconds = json.dumps({"seconds": 60 * int(number) + 90})
+            for file, text in (("results.csv", table.getvalue()), ("job/result.json", seconds)):
+                (info := tarfile.TarInfo(file)).size = len(text)
+                archive.addfile(info, io.BytesIO(text.encode()))
     monkeypatch.setattr(aa, "AA", tmp_path)
     (page := tmp_path / "page.md").write_text("# Title\n\n<!-- printed -->\nbefore\n<!-- -->\n\n## Limits\n")
     aa.main(page=page)
@@ -179,20 +185,71 @@ def test_the_command_reads_archives_and_prints_six_answers(tmp_path: Path, study
     assert [line[2] for line in printed.splitlines() if line.startswith("**")] == list("123456")
     assert printed.count("ntxent less arcface") == 2
     assert printed.count(" of 72 (") == 4
+    assert printed.count(" | 1.5 |\n") == 2, "the minutes of the fastest replicate"
     assert page.read_text() == f"# Title\n\n<!-- printed -->\n{printed}<!-- -->\n\n## Limits\n"
     assert (tmp_path / "answers.svg").stat().st_size > 5000
 
 
 @needs(RESULTS)
-def test_the_page_has_the_answers_of_the_kept_archives() -> None:
-    page = Path(aa.__file__).with_name("README.md").read_text()
+def test_the_pages_have_the_answers_of_the_kept_archives() -> None:
+    root = KEPT.parents[1]
+    page = (root / "papers/aa/README.md").read_text()
     assert aa.answers({name: aa.read(KEPT / name) for name in SETS}) in page
-    kept = len([*KEPT.glob("*/*/archive.tar.xz")])
-    told = {"t over runs": ("papers/aa", "results"), "t with the variance of searches": ("docs/statistics.md",)}
-    for test, pages in told.items():
-        called, cases, by_holm = re.findall(rf"\| {test} \| (\d+) of (\d+) .*?\| (\d+) of", page)[0]
-        for place in (KEPT.parents[1] / each for each in pages):
-            text = (place if place.suffix else place / "README.md").read_text()
-            assert f"in {called} of {cases} cases" in (said := " ".join(text.split()))
-            assert place.name != "results" or f"After Holm's correction it is {by_holm} (" in said
-            assert place.suffix or f"{kept} of 30 replicates" in said
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("|")]
+    rates = {row[0]: row[1:] for row in rows if "%" in row[1]}
+    called, by_holm = (re.match(r"(\d+) of (\d+)", cell).groups() for cell in rates["t over runs"])
+    rate = f"in {called[0]} of {called[1]} cases"
+    sets = {"grocery_store": "Grocery Store", "banking77": "Banking77", "clinc150": "CLINC150"}
+    of = [{name: [row[1:] for row in rows if row[0] == name and len(row) == n] for name in sets} for n in (4, 5, 6)]
+    gains, pairs, (spreads, costs) = *of[:2], ({name: of[2][name][number] for name in sets} for number in (0, 1))
+    said = {
+        "README.md": [
+            rate,
+            *(f"{gains[n][0][1].split()[0]} on {title}" for n, title in sets.items()),
+        ],
+        "papers/aa/README.md": [rate, f"Holm's correction it is {by_holm[0]}."],
+        "results/README.md": [rate, f"It is {by_holm[0]} after Holm's correction."],
+        "docs/statistics.md": [f"| {' | '.join([test, *row])} |" for test, row in rates.items()],
+        "docs/which_loss.md": [],
+    }
+
+    def row(title: str, cells: list[str]) -> str:
+        return f"| {title} | {' | '.join(cells)} |"
+
+    for number, what in ((0, "the features"), (2, "a whitening to 128")):
+        for column, metric in ((1, "MAP@R"), (2, "P@1")):
+            said["results/README.md"].append(row(f"{what}, {metric}", [gains[n][number][column] for n in sets]))
+    farthest = [f"{max(abs(float(pair[1].split()[0])) for pair in pairs[name])}" for name in sets]
+    said["docs/which_loss.md"].append(row("the two losses that are farthest apart", farthest))
+    for column, source in ((2, "another search"), (3, "another seed"), (0, "other classes")):
+        cells = [spreads[name][column] for name in sets]
+        said["docs/which_loss.md"].append(row(f"{source}, standard deviation", cells))
+    for column, what in (
+        (1, "replicates for the interval"),
+        (3, "replicates for the F test"),
+        (4, "minutes of one core a replicate"),
+    ):
+        said["docs/statistics.md"].append(row(what, [costs[name][column] for name in sets]))
+    by_t, _, by_f, _ = aa.needed(1.0)
+    shown = f"{by_f:.1f} standard deviations of a replicate's difference by the F test in 80% of studies"
+    said["docs/statistics.md"].append(f"Ten replicates show {shown}, and {by_t:.1f} by the interval.")
+    for place, sentences in said.items():
+        text = " ".join((root / place).read_text().split())
+        for sentence in sentences:
+            assert sentence in text, place
+
+
+@needs(RESULTS)
+@pytest.mark.slow
+def test_the_study_begins_with_its_kept_replicates(tmp_path: Path, run) -> None:
+    words = [str(Path(aa.__file__).with_name("aa.yaml")), "--config", "data/banking77", "--config", "trunk/minilm"]
+    folder, kept = tmp_path / "out", KEPT / "banking77"
+    options = ["--replicates", "2", "--stop-here", "--output", str(folder), "--from"]
+    assert run("study", "run", *words, *options, str(tmp_path))[::2] == (
+        2,
+        f"levelfield: no archive at {tmp_path}: give one written by levelfield study archive\n",
+    )
+    assert run("study", "run", *words, *options, str(kept))[0] == 0
+    for number in "01":
+        summary = (folder / "replicates" / number / "summary.csv").read_bytes()
+        assert summary == (kept / number / "summary.csv").read_bytes()

@@ -111,7 +111,7 @@ continues a stopped study.
 
 {FILE}
 {ADD_METHOD}
---from ARCHIVE  begin with the results in an archive of the same study
+--from ARCHIVE  begin with the results in an archive of the same study (of replicates: DIR, with NUMBER/archive.tar.xz)
 {TO_RUN}
 {OUTPUT}
 

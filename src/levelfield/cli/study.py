@@ -22,6 +22,7 @@ from levelfield.experiment import Study
 from levelfield.report.table import TABLE_WIDTH
 from levelfield.study.archive import SUFFIX, is_archive, unpack_study
 from levelfield.study.jobs import study_jobs
+from levelfield.study.replicates import replicates_of
 from levelfield.study.spec import STUDY
 
 # Options of one run: a command with one of them is not printed again.
@@ -138,8 +139,14 @@ def _to_run(console: Console, given: Namespace) -> Study:
         return study
     if study.asked.spec_file.is_file():
         say(f"note: --from {archive} has no effect: {study.folder} exists already", console=console)
-    elif left_out := unpack_study(archive, study.folder, study.asked.spec):
-        say(f"note: left out, because the study does not have them: {', '.join(left_out)}", console=console)
+    else:
+        parts = replicates_of(study.asked, begun=False)
+        files = [archive] if len(parts) == 1 else [archive / part.folder.name / f"archive{SUFFIX}" for part in parts]
+        found = [pair for pair in zip(files, parts, strict=True) if pair[0].is_file()] or [(archive, study.asked)]
+        left_out = dict.fromkeys(row for file, part in found for row in unpack_study(file, part.folder, part.spec))
+        study.asked.write_spec()
+        if left_out:
+            say(f"note: left out, because the study does not have them: {', '.join(left_out)}", console=console)
     return study
 
 

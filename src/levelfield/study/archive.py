@@ -107,7 +107,7 @@ def unpack_study(archive: Path, folder: Path, asked: StudySpec | None = None) ->
             that is not empty.
     """
     if not archive.is_file():
-        raise UserError(f"{archive} does not exist; give an archive written by levelfield study archive")
+        raise UserError(f"no archive at {archive}: give one written by levelfield study archive")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} is not empty: choose another --output to unpack {archive} into")
     folder.parent.mkdir(parents=True, exist_ok=True)
