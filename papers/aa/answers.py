@@ -225,7 +225,7 @@ def answers(studies: dict[str, Study]) -> str:
     rates += [[f"{t} over replicates", f"{np.sum(called)} of {np.size(called)}", ""] for t, called in by_replicates]
     scales = [[name, *(f"{v**0.5:.2f}" for v in parts[name].values()), f"{spreads[name]:.2f}"] for name in of]
     pairs = [
-        [name, pair, f"{mean:+.1f} ± {half:.1f}", *(f"{each:.3f}" for each in p)]
+        [name, pair, f"{mean:+.1f} ± {half:.1f}", *("< 0.001" if each < 0.0005 else f"{each:.3f}" for each in p)]
         for name, scores in of.items()
         for pair, mean, half, *p in pairs_of_losses(scores)
     ]
