@@ -230,7 +230,7 @@ def test_the_pages_have_the_answers_of_the_kept_archives() -> None:
         (4, "minutes of one core a replicate"),
     ):
         said["docs/statistics.md"].append(row(what, [costs[name][column] for name in sets]))
-    ends = [[f(float(costs[name][column]) for name in sets) for f in (min, max)] for column in (1, 2)]
+    ends = [[end(float(costs[name][column]) for name in sets) for end in (min, max)] for column in (1, 2)]
     takes, finds = (
         f"takes {ends[0][0]:.0f} to {ends[0][1]:.0f} replicates",
         f"{ends[1][0]:.1f} to {ends[1][1]:.1f} points",
